@@ -1,0 +1,1 @@
+"""Files that ship with Artesian: the demo checkpoint. No code."""

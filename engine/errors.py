@@ -1,0 +1,40 @@
+"""What the engine reports on purpose.
+
+Every class derives from `EngineError`, so one `except` in `app` shows any of them; `hint` is the next step for the user.
+"""
+
+
+class EngineError(Exception):
+    """Base of every failure the engine reports on purpose.
+
+    Attributes:
+        hint: One sentence with what the user can do, or "".
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(EngineError):
+    """A config file is missing, unreadable, contradictory, or names a geometry the engine cannot run."""
+
+
+class FormatError(EngineError):
+    """A tensor's dtype, shape or bytes are not what the model's formats allow."""
+
+
+class TokenizerError(EngineError):
+    """The tokenizer is missing, unreadable, or does not fit the config."""
+
+
+class PromptError(EngineError):
+    """A conversation cannot be rendered, or its tokens cannot be run."""
+
+
+class GoldenError(EngineError):
+    """A golden folder is missing, unreadable, or does not belong to the checkpoint."""
+
+
+class Stopped(EngineError):  # noqa: N818 - an outcome the user asked for, not an error
+    """The user asked to stop; the state is at the last token boundary."""

@@ -1,0 +1,84 @@
+"""What a turn yields: plain frozen records, no tensor in them.
+
+The screen, `ask --json` and the tests eat the same records. `as_json` gives the wire form: the class name in snake case
+under `event`, then the fields; units are in the field names.
+"""
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+DoneReason = Literal["stop", "length", "context", "stopped"]
+"""An end token, the token limit, the context limit, or the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProgress:
+    """The resident weights are being read."""
+
+    done_bytes: int
+    total_bytes: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillProgress:
+    """The prompt is being read."""
+
+    done_tokens: int
+    total_tokens: int
+    read_bytes: int
+    """Expert and engram bytes read from drives since the turn began."""
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDrawn:
+    """One token was drawn; its text follows, possibly some tokens later, as a delta."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """More of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingDelta:
+    """More of the reasoning before the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStats:
+    """Figures of one turn."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    answer_tokens: int
+    thinking_tokens: int
+    prefill_s: float
+    decode_s: float
+    read_bytes: int
+    """Expert and engram bytes read from drives in this turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDone:
+    """The turn ended; nothing follows."""
+
+    reason: DoneReason
+    stats: TurnStats
+
+
+Event = LoadProgress | PrefillProgress | TokenDrawn | TextDelta | ThinkingDelta | TurnDone
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """The wire form of an event: `{"event": "text_delta", "text": ...}`."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    return {"event": name, **asdict(event)}
