@@ -15,10 +15,10 @@ Int64 = npt.NDArray[np.int64]
 def lookback(compressed: Int64, start: int, n_gram: int, pad: int, dead: npt.NDArray[np.bool_] | None = None) -> Int64:
     """The last `n_gram` classes of every position from `start` on, column `i` holding the token `i` places back.
 
-    `compressed` holds the classes of the tokens so far, new ones included; a caller that dropped its far past must keep
-    at least the `n_gram - 1` tokens before `start`. `pad` is the class of the pad token, which stands for what is blocked.
-    `dead` marks image positions: each blocks itself and everything behind it, for itself too (the model adds
-    nothing there, so its own row does not matter).
+    `compressed` holds the classes of the tokens so far, new ones included; a caller that dropped its far past must
+    keep at least the `n_gram - 1` tokens before `start`. `pad` is the class of the pad token, which stands for what is
+    blocked. `dead` marks image positions: each blocks itself and everything behind it, for itself too (the model
+    adds nothing there, so its own row does not matter).
 
     Shapes: compressed [n]; dead [n] or None; result [n - start, n_gram].
     Source: section 6.4; section 8 of the image specification for `dead`.

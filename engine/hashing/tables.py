@@ -17,6 +17,9 @@ from engine.errors import ConfigError
 _MAX_COLUMNS = 65_536
 """Columns over all layers; the release has 48. Keeps a hostile config from drawing primes for hours."""
 
+_MAX_ROWS_A_HEAD = 2**40
+"""The release has 16,000,000. With `_MAX_COLUMNS` this keeps every row id far below 2^63."""
+
 _MAX_CLASSES = 2**30
 """Above this the draw would use NumPy's 32-bit path; the release has 99,092 classes."""
 
@@ -43,15 +46,10 @@ def engram_tables(config: ModelConfig) -> tuple[EngramTable, ...]:
     Raises: ConfigError if a number is so far out of range that nothing can be drawn from it.
     Source: sections 6.2 (primes: one ascending draw, restarted for each size and layer, none used twice) and 6.3.
     """
+    if not config.engram_layer_ids:
+        return ()
+    _require_drawable(config)
     n_sizes, n_heads = config.engram_max_ngram_size - 1, config.engram_n_heads
-    n_columns = len(config.engram_layer_ids) * n_sizes * n_heads
-    if config.engram_layer_ids and not (n_sizes > 0 and 0 < n_heads and n_columns <= _MAX_COLUMNS):
-        raise ConfigError(
-            f"engram_max_ngram_size {config.engram_max_ngram_size} and engram_n_heads {n_heads} give {n_columns:,} table"
-            f" columns; between 1 and {_MAX_COLUMNS:,} are possible"
-        )
-    if not 0 < config.engram_vocab_size < 2**48:
-        raise ConfigError(f"engram_vocab_size {config.engram_vocab_size:,} is outside 1 to 2^48")
     used: set[int] = set()
     tables = []
     for layer in config.engram_layer_ids:
@@ -77,9 +75,27 @@ def require_declared_rows(config: ModelConfig, tables: tuple[EngramTable, ...]) 
     for table, rows in zip(tables, declared, strict=True):
         if table.rows != rows:
             raise ConfigError(
-                f"engram_num_embeddings: layer {table.layer} declares {rows:,} rows, its primes add up to {table.rows:,}",
+                f"engram_num_embeddings: {rows:,} rows for layer {table.layer}, its primes add up to {table.rows:,}",
                 hint="engram_vocab_size, engram_n_heads or engram_max_ngram_size does not belong to this checkpoint.",
             )
+
+
+def _require_drawable(config: ModelConfig) -> None:
+    sizes, heads = config.engram_max_ngram_size, config.engram_n_heads
+    n_columns = len(config.engram_layer_ids) * (sizes - 1) * heads
+    if sizes < 2 or heads < 1 or n_columns > _MAX_COLUMNS:
+        raise ConfigError(
+            f"engram_max_ngram_size {sizes}, engram_n_heads {heads}, engram_layer_ids {config.engram_layer_ids}:"
+            f" 1 to {_MAX_COLUMNS:,} table columns are possible, with n-grams of 2 and up"
+        )
+    if not 0 < config.engram_vocab_size <= _MAX_ROWS_A_HEAD:
+        raise ConfigError(f"engram_vocab_size {config.engram_vocab_size:,} is outside 1 to {_MAX_ROWS_A_HEAD:,}")
+    if not 0 < config.engram_compressed_vocab_size < _MAX_CLASSES:
+        raise ConfigError(
+            f"engram_compressed_vocab_size {config.engram_compressed_vocab_size:,} is outside 1 to {_MAX_CLASSES - 1:,}"
+        )
+    if min(config.engram_layer_ids) < 0:
+        raise ConfigError(f"engram_layer_ids {config.engram_layer_ids}: a layer number is negative")
 
 
 def _draw_primes(above: int, count: int, used: set[int]) -> tuple[int, ...]:
@@ -105,10 +121,10 @@ _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 
 def is_prime(number: int) -> bool:
-    """Whether `number` is prime; exact below 3.3e24.
+    """Whether `number` is prime; exact below 3.1e23.
 
-    Source: Miller-Rabin with the first twelve primes as witnesses is deterministic below 3,317,044,064,679,887,385,961,981
-    (Sorenson and Webster, Strong pseudoprimes to twelve prime bases, 2015).
+    Source: Miller-Rabin with the first twelve primes as witnesses is deterministic below
+    318,665,857,834,031,151,167,461 (Sorenson and Webster, Strong pseudoprimes to twelve prime bases, 2015).
     """
     if number < 2:
         return False
@@ -134,8 +150,6 @@ def _passes(number: int, witness: int, odd: int, twos: int) -> bool:
 
 def _multipliers(layer: int, count: int, n_classes: int) -> tuple[int, ...]:
     """`2 * draw + 1` for `count` draws below `bound`, so that a class times its multiplier fits in 63 bits."""
-    if not 0 < n_classes < _MAX_CLASSES:
-        raise ConfigError(f"engram_compressed_vocab_size {n_classes:,} is outside 1 to {_MAX_CLASSES - 1:,}")
     bound = max(1, ((2**63 - 1) // n_classes) // 2)
     generator = np.random.PCG64(10007 * layer)
     return tuple(2 * _bounded(generator, bound) + 1 for _ in range(count))

@@ -20,7 +20,7 @@ from engine.errors import TokenizerError
 from engine.tokenizer_file import TokenizerFile, read_tokenizer_file
 
 # Unicode White_Space; Python's own strip() would take U+001C to U+001F too, which are not in it.
-_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 _BLANKS = re.compile(r"[ \t\r\n]+")
 _CACHE_FORMAT = "artesian token map 1"
 
@@ -38,7 +38,8 @@ def compressed_map(tokenizer_json: Path, *, n_classes: int, cache: Path | None =
     """Class of every token id of the tokenizer, added tokens included.
 
     With `cache` the map is read from that file when it was made from this very tokenizer, for this count, with the
-    same Unicode tables, and is whole; else it is built and written there. A cache that cannot be read or written is no failure.
+    same Unicode tables, and is whole; else it is built and written there. A cache that cannot be read or written is
+    no failure.
 
     Shapes: result [tokenizer size].
     Raises: TokenizerError if the tokenizer is unusable, or gives another number of classes than `n_classes`
