@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.config_layouts import FIELDS, SILENT, ConfigFile, read_file
+from engine.config_relations import Violation, check_relations
 from engine.errors import ConfigError
 
 LayerKind = Literal["window", "full", "reindex", "reuse"]
@@ -325,12 +326,28 @@ def load_config(folder: Path, *, config: Path | None = None) -> LoadedConfig:
             f"{nested.path} and {flat.path} contradict each other: {said}",
             hint="Fetch both files again, or name the one to trust with --config.",
         )
+    built = reading.build()
+    broken = [violation for violation in verify(built) if violation.needed]
+    if broken:
+        where = " and ".join(str(file.path) for file in reading.files)
+        raise ConfigError(
+            f"{where}: {'; '.join(violation.message for violation in broken)}",
+            hint="The config is damaged or of another model; `artesian audit` lists every relation it breaks.",
+        )
     return LoadedConfig(
-        config=reading.build(),
+        config=built,
         sources=tuple(file.path for file in reading.files),
         unknown=reading.unknown,
         differences=reading.differences,
     )
+
+
+def verify(config: ModelConfig) -> tuple[Violation, ...]:
+    """Every relation between the fields that does not hold, each with the fields and values that disagree.
+
+    Empty for a sound config. A violation that is not `needed` differs from the release and can be run.
+    """
+    return check_relations(config)
 
 
 def flat(config: ModelConfig) -> dict[str, Any]:
