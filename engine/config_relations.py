@@ -1,7 +1,7 @@
 """What must hold between the fields of a config, relation by relation.
 
-Owns the rules, not what happens when one is broken: the loader refuses to run on the needed ones, the audit reports all.
-The one thing a reader would get wrong: some relations only describe the release, and a model that breaks them still runs.
+Owns the rules, not what happens when one is broken: the loader refuses to run on the needed ones, the audit reports
+all. The one thing a reader would get wrong: some only describe the release, and a model that breaks them still runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -261,9 +261,10 @@ def _sizes(config: "ModelConfig") -> Iterator[Violation]:
     for field, by, why in _DIVISIBLE:
         divisor = by if isinstance(by, int) else getattr(config, by)
         if getattr(config, field) % divisor:
-            fields = (field,) if isinstance(by, int) else (field, by)
-            more = {"multiple_of": by} if isinstance(by, int) else {}
-            yield _broken(config, relation, why, *fields, **more)
+            if isinstance(by, int):
+                yield _broken(config, relation, why, field, multiple_of=by)
+            else:
+                yield _broken(config, relation, why, field, by)
     for field, limit, why in _AT_MOST:
         if getattr(config, field) > getattr(config, limit):
             yield _broken(config, relation, why, field, limit)
