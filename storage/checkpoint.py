@@ -1,0 +1,232 @@
+"""A complete checkpoint, open for reading: names to bytes, from any thread.
+
+`Checkpoint.open` refuses what `inspect` finds wrong; afterwards only the drive can fail. Nothing is held but file
+descriptors and the table of extents, and a read allocates what was asked for and no more.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from storage.errors import (
+    CheckpointError,
+    ClosedCheckpoint,
+    DriveError,
+    MountError,
+    RowOutOfRange,
+    StorageError,
+    UnknownTensor,
+    shown,
+)
+from storage.extents import Extent
+from storage.headers import TensorEntry
+from storage.inventory import Inventory, Problem, inspect
+from storage.reader import ReadAt, ShardFile, forget, open_shard, read_at, read_exactly
+
+__all__ = ["Checkpoint", "Inventory", "inspect", "refusal"]
+
+_LISTED_FILES = 6
+
+
+class Checkpoint:
+    """The tensors of one folder and the open files behind them. Thread-safe; reads do not share a file position."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tensors: Mapping[str, TensorEntry],
+        files: Mapping[str, ShardFile],
+        *,
+        notes: Sequence[Problem] = (),
+        read: ReadAt = read_at,
+    ) -> None:
+        """Take over `files`, which `close` closes. Use `open` unless the files come from elsewhere."""
+        self.folder = folder
+        self.tensors = MappingProxyType(dict(tensors))
+        self.notes = tuple(notes)
+        """What is odd but does not keep the checkpoint from running: no index, a shard the index does not name."""
+        self._files = dict(files)
+        self._read = read
+        self._idle = threading.Condition()
+        self._in_flight = 0
+        self._closed = False
+        self._read_bytes = 0
+
+    @classmethod
+    def open(cls, folder: Path, *, read: ReadAt = read_at) -> Self:
+        """Open the checkpoint in `folder` for running.
+
+        Without an index it opens with what the headers name (`notes` says so); whether that is everything is for the
+        caller to decide.
+        Raises: the error of the first problem that blocks, see `inspect`; for a checkpoint still downloading its
+        message
+            has the bytes present and expected of each unfinished file and of all together.
+        """
+        inventory = inspect(folder)
+        error = refusal(inventory)
+        if error is not None:
+            raise error
+        files: dict[str, ShardFile] = {}
+        tensors: dict[str, TensorEntry] = {}
+        try:
+            for record in inventory.shards.values():
+                if record.header is None or not (record.listed or inventory.index is None):
+                    continue
+                files[record.shard] = open_shard(record.path, record.shard, record.header.file_bytes)
+                tensors.update(record.header.tensors)
+            notes = [problem for problem in inventory.problems if not problem.blocks]
+            return cls(folder, tensors, files, notes=notes, read=read)
+        except BaseException:
+            for file in files.values():
+                file.close()
+            raise
+
+    @property
+    def read_bytes(self) -> int:
+        """Payload bytes read so far, by all threads."""
+        return self._read_bytes
+
+    def entry(self, name: str) -> TensorEntry:
+        """Where tensor `name` lies. Raises: UnknownTensor."""
+        entry = self.tensors.get(name)
+        if entry is None:
+            raise UnknownTensor(
+                f"the checkpoint in {shown(str(self.folder))} has no tensor {shown(name)!r}",
+                tensor=name,
+                hint="Run `artesian audit` on the folder.",
+            )
+        return entry
+
+    def read(self, name: str) -> bytearray:
+        """The exact payload of tensor `name`, as stored. Raises: UnknownTensor, DriveError, ShardChanged."""
+        extent = self.entry(name).extent
+        payload = bytearray(extent.length)
+        self.read_into(extent, memoryview(payload))
+        return payload
+
+    def read_into(self, extent: Extent, buffer: memoryview) -> None:
+        """Fill `buffer`, of exactly the extent's length in bytes, with the extent's bytes.
+
+        Raises: DriveError (MountError when no shard of the folder can be read), ShortRead, ShardChanged,
+            ClosedCheckpoint.
+        """
+        target = buffer.cast("B")
+        assert len(target) == extent.length, (len(target), extent)
+        with self._using(extent.shard) as file:
+            self._fill(file, target, extent.offset)
+            forget(file, extent.offset, extent.length)
+
+    def read_rows(self, name: str, row_ids: Sequence[int]) -> bytearray:
+        """Rows of the 2-D tensor `name`, one after another in the order asked for, one read each.
+
+        Offsets are unbounded integers: a table past 2 GiB, or past 2^31 rows, is like any other.
+        Raises: UnknownTensor; RowOutOfRange, before anything is read; and what `read_into` raises.
+        """
+        entry = self.entry(name)
+        assert len(entry.shape) == 2, entry
+        n_rows = entry.shape[0]
+        row_bytes = entry.extent.length // n_rows if n_rows else 0
+        wrong = next((row for row in row_ids if not 0 <= row < n_rows), None)
+        if wrong is not None:
+            raise RowOutOfRange(
+                f"row {int(wrong):,} of {shown(name)!r} was asked for, which has {n_rows:,} rows",
+                shard=entry.extent.shard,
+                tensor=name,
+                found=int(wrong),
+                expected=n_rows,
+                hint="The config's engram tables do not fit this checkpoint. Run `artesian audit`.",
+            )
+        rows = bytearray(row_bytes * len(row_ids))
+        target = memoryview(rows)
+        with self._using(entry.extent.shard) as file:
+            for place, row in enumerate(row_ids):
+                start = entry.extent.offset + int(row) * row_bytes  # int(): a numpy row id would wrap at 32 bits
+                self._fill(file, target[place * row_bytes : (place + 1) * row_bytes], start)
+                forget(file, start, row_bytes)
+        return rows
+
+    def close(self) -> None:
+        """Wait for reads in flight, then close the files. A second call does nothing."""
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: self._in_flight == 0)
+            files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _using(self, shard: str) -> Iterator[ShardFile]:
+        """The open file of a shard, which `close` leaves open until the block ends."""
+        with self._idle:
+            if self._closed:
+                raise ClosedCheckpoint(f"the checkpoint in {shown(str(self.folder))} was closed")
+            file = self._files[shard]
+            self._in_flight += 1
+        try:
+            yield file
+        finally:
+            with self._idle:
+                self._in_flight -= 1
+                self._idle.notify_all()
+
+    def _fill(self, file: ShardFile, target: memoryview, offset: int) -> None:
+        try:
+            read_exactly(file, target, offset, self._read)
+        except DriveError as error:
+            if error.errno and self._all_fail():
+                raise MountError.over(self.folder, error, len(self._files)) from error
+            raise
+        with self._idle:
+            self._read_bytes += len(target)
+
+    def _all_fail(self) -> bool:
+        """Whether the first byte of no shard can be read: tells a dead mount from one bad file."""
+        for file in self._files.values():
+            try:
+                read_exactly(file, memoryview(bytearray(1)), 0, self._read)
+            except StorageError:
+                continue
+            return False
+        return len(self._files) > 1
+
+
+def refusal(inventory: Inventory) -> StorageError | None:
+    """Why the checkpoint cannot be run, or None when it can. Says how much is there when files are unfinished."""
+    blocking = inventory.blocking()
+    if not blocking:
+        return None
+    error = blocking[0].error
+    more = _progress(inventory)
+    if not more and len(blocking) > 1:
+        more = f"; and {len(blocking) - 1:,} more problems"
+    return error.extended(more) if isinstance(error, CheckpointError) and more else error
+
+
+def _progress(inventory: Inventory) -> str:
+    """`; 2 of 16 shards are unfinished: a (3 of 5 bytes), b (missing); overall ...`, or "" when all are whole."""
+    unfinished = [record for record in inventory.shards.values() if record.status in ("cut", "missing")]
+    if not unfinished:
+        return ""
+    parts: list[str] = []
+    for record in unfinished[:_LISTED_FILES]:
+        of = "an unknown number of" if record.expected_bytes is None else f"{record.expected_bytes:,}"
+        state = "missing" if record.status == "missing" else f"{record.present_bytes:,} of {of} bytes"
+        parts.append(f"{shown(record.shard)} ({state})")
+    if len(unfinished) > _LISTED_FILES:
+        parts.append(f"{len(unfinished) - _LISTED_FILES:,} more")
+    overall = f"overall {inventory.present_bytes:,} bytes are here"
+    if inventory.expected_bytes is not None:
+        share = inventory.present_bytes / inventory.expected_bytes if inventory.expected_bytes else 0.0
+        overall = f"overall {inventory.present_bytes:,} of {inventory.expected_bytes:,} bytes ({share:.1%}) are here"
+    return f"; {len(unfinished):,} of {len(inventory.shards):,} shards are unfinished: {', '.join(parts)}; {overall}"
