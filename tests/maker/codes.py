@@ -1,0 +1,65 @@
+"""Numbers to stored codes: e4m3, e2m1, e8m0, bf16. The inverse of what an engine does, for tests only."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+
+_E4M3 = np.array([(m / 8 + (e > 0)) * 2.0 ** (max(e, 1) - 7) for e in range(16) for m in range(8)])[:127]
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def _nearest(magnitudes: Floats, values: Floats) -> NDArray[Any]:
+    """Position of the nearest of the ascending `values`; halfway goes to the even code, as hardware rounds."""
+    middles = (values[1:] + values[:-1]) / 2
+    code = np.searchsorted(middles, magnitudes, side="left")  # a middle itself stays below
+    tie = (code < len(middles)) & (code % 2 == 1) & (magnitudes == middles[np.minimum(code, len(middles) - 1)])
+    return np.asarray(code + tie)
+
+
+def encode_e4m3(x: Floats) -> Bytes:
+    """e4m3 codes of x, nearest even, clamped to 448. Shape unchanged."""
+    return (_nearest(np.abs(x), _E4M3) | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8)
+
+
+def encode_e2m1(x: Floats) -> Bytes:
+    """e2m1 codes of x, nearest even, clamped to 6, one per byte. Shape unchanged."""
+    return (_nearest(np.abs(x), _E2M1) | np.where(np.signbit(x), 8, 0)).astype(np.uint8)
+
+
+def encode_bf16(x: Floats) -> NDArray[np.uint16]:
+    """bf16 bit patterns of x, nearest even. Shape unchanged; x must be finite."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def _exponents(largest: Floats, limit: float) -> NDArray[Any]:
+    """e8m0 codes of the smallest powers of two that bring `largest` down to `limit`."""
+    safe = np.maximum(largest, limit * 2.0**-120)
+    return np.ceil(np.log2(safe / limit)).astype(int) + 127
+
+
+def encode_fp8(x: Floats) -> tuple[Bytes, Bytes]:
+    """Codes [N, K] and e8m0 scales [ceil(N/32), ceil(K/32)] of a dense matrix; last blocks may be short."""
+    n, k = x.shape
+    padded = np.zeros((-(-n // 32) * 32, -(-k // 32) * 32))
+    padded[:n, :k] = np.abs(x)
+    scale = _exponents(padded.reshape(padded.shape[0] // 32, 32, -1, 32).max(axis=(1, 3)), 448.0)
+    wide = np.repeat(np.repeat(2.0 ** (scale - 127.0), 32, axis=0)[:n], 32, axis=1)[:, :k]
+    return encode_e4m3(x / wide), scale.astype(np.uint8)
+
+
+def encode_rows(x: Floats) -> tuple[Bytes, Bytes]:
+    """Codes [R, W] and e8m0 scales [R, W/32] of table rows; W must be a multiple of 32."""
+    scale = _exponents(np.abs(x).reshape(len(x), -1, 32).max(axis=2), 448.0)
+    return encode_e4m3(x / np.repeat(2.0 ** (scale - 127.0), 32, axis=1)), scale.astype(np.uint8)
+
+
+def encode_fp4(x: Floats) -> tuple[Bytes, Bytes]:
+    """Packed pairs [N, K/2], low nibble the even column, and e8m0 scales [N, K/32]; K must be a multiple of 32."""
+    scale = _exponents(np.abs(x).reshape(len(x), -1, 32).max(axis=2), 6.0)
+    codes = encode_e2m1(x / np.repeat(2.0 ** (scale - 127.0), 32, axis=1))
+    return (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), scale.astype(np.uint8)
