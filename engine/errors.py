@@ -32,6 +32,14 @@ class PromptError(EngineError):
     """A conversation cannot be rendered, or its tokens cannot be run."""
 
 
+class SamplerSettingsError(EngineError):
+    """A sampling setting is out of its range."""
+
+
+class LogitsError(EngineError):
+    """The model's output holds no distribution: a NaN, an infinity, or nothing that may be drawn."""
+
+
 class GoldenError(EngineError):
     """A golden folder is missing, unreadable, or does not belong to the checkpoint."""
 
