@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _MAX_BYTES = 256 * 1024 * 1024
 """The released file has 6.4 MB; far above that, it is not a tokenizer."""
 
+MAX_TOKEN_ID = (1 << 24) - 1
+"""Higher ids are refused before a table is made by them; the release has 129,280 tokens."""
+
 _FETCH_HINT = "Fetch tokenizer.json of this checkpoint again."
 
 
@@ -85,10 +88,18 @@ def _check_kind(path: Path, content: Any) -> None:
         kind = value.get("type") if isinstance(value, dict) else None
         if kind != wanted:
             raise TokenizerError(f"{path}: {part} type is {kind!r}, {wanted!r} is needed", hint=_FETCH_HINT)
+    vocabulary = content["model"].get("vocab")
+    if not isinstance(vocabulary, dict) or not all(_is_id(token) for token in vocabulary.values()):
+        raise TokenizerError(
+            f"{path}: the model's vocab is not a table of ids up to {MAX_TOKEN_ID:,}", hint=_FETCH_HINT
+        )
     added = content.get("added_tokens")
     well_formed = isinstance(added, list) and all(
-        isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int
-        for token in added
+        isinstance(token, dict) and isinstance(token.get("content"), str) and _is_id(token.get("id")) for token in added
     )
     if not well_formed:
         raise TokenizerError(f"{path}: added_tokens is not a list of {{id, content}} entries", hint=_FETCH_HINT)
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_TOKEN_ID

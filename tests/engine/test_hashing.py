@@ -365,8 +365,16 @@ def test_released_row_ids_stay_inside_their_columns_and_equal_exact_integers(rel
         (b"{}", "model type is None"),
         (b'{"model": {"type": "Unigram"}}', "model type is 'Unigram'"),
         (b'{"model": {"type": "BPE"}, "decoder": null}', "decoder type is None"),
-        (b'{"model": {"type": "BPE"}, "decoder": {"type": "ByteLevel"}, "added_tokens": [{}]}', "added_tokens"),
-        (b'{"model": {"type": "BPE"}, "decoder": {"type": "ByteLevel"}, "added_tokens": []}', "not a usable tokenizer"),
+        (b'{"model": {"type": "BPE"}, "decoder": {"type": "ByteLevel"}}', "vocab is not a table of ids"),
+        (b'{"model": {"type": "BPE", "vocab": {"a": 99999999999}}, "decoder": {"type": "ByteLevel"}}', "vocab is not"),
+        (
+            b'{"model": {"type": "BPE", "vocab": {}}, "decoder": {"type": "ByteLevel"}, "added_tokens": [{}]}',
+            "added_tok",
+        ),
+        (
+            b'{"model": {"type": "BPE", "vocab": {}}, "decoder": {"type": "ByteLevel"}, "added_tokens": []}',
+            "not a usable",
+        ),
     ],
 )
 def test_a_broken_tokenizer_file_is_refused_by_name(tmp_path: Path, content: bytes, says: str) -> None:
