@@ -23,7 +23,8 @@ from storage.errors import (
 )
 from storage.extents import Extent
 from storage.headers import TensorEntry
-from storage.inventory import Inventory, Problem, inspect
+from storage.inspection import inspect
+from storage.inventory import Inventory, Problem
 from storage.reader import ReadAt, ShardFile, forget, open_shard, read_at, read_exactly
 
 __all__ = ["Checkpoint", "Inventory", "inspect", "refusal"]
@@ -184,17 +185,20 @@ class Checkpoint:
         try:
             read_exactly(file, target, offset, self._read)
         except DriveError as error:
-            if error.errno and self._all_fail():
+            if error.of_the_drive and self._all_fail():
                 raise MountError.over(self.folder, error, len(self._files)) from error
             raise
         with self._idle:
             self._read_bytes += len(target)
 
     def _all_fail(self) -> bool:
-        """Whether the first byte of no shard can be read: tells a dead mount from one bad file."""
+        """Whether the last byte of no shard can be read: tells a dead mount from one bad file.
+
+        The last byte, because the first ones were read at open and may still come from the page cache.
+        """
         for file in self._files.values():
             try:
-                read_exactly(file, memoryview(bytearray(1)), 0, self._read)
+                read_exactly(file, memoryview(bytearray(1)), file.file_bytes - 1, self._read)
             except StorageError:
                 continue
             return False

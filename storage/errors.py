@@ -108,6 +108,10 @@ class BadIndex(ShardIndexError):
     """The index is not JSON, or not the JSON of an index."""
 
 
+class IndexesDiffer(ShardIndexError):
+    """Two folders of one checkpoint have indexes that assign tensors differently."""
+
+
 class UnsafeShardName(ShardIndexError):
     """The index names a shard outside the checkpoint folder, or one no file can have."""
 
@@ -141,6 +145,10 @@ class MissingShard(ShardError):
 
 class BrokenLink(MissingShard):
     """A shard is a symbolic link to a file that is not there."""
+
+
+class RenamedShard(MissingShard):
+    """A shard the index names is not there, and a file of another name holds its tensors."""
 
 
 class NotAFile(ShardError):
@@ -262,6 +270,11 @@ class DriveError(StorageError):
         self.offset = offset
         self.errno = errno
 
+    @property
+    def of_the_drive(self) -> bool:
+        """Whether the drive or mount failed, as opposed to permissions, limits or a short file."""
+        return self.errno in _OF_THE_DRIVE
+
     @classmethod
     def of(cls, error: OSError, file: Path, offset: int | None) -> "DriveError":
         """The typed form of what the system said about `file`, with advice by the kind of failure."""
@@ -301,6 +314,32 @@ class MountError(DriveError):
 
 class ShortRead(DriveError):
     """A read returned nothing although the file should go on."""
+
+
+class DirectReadsRefused(StorageError):
+    """Direct reads were demanded of a file whose file system has none."""
+
+
+# Reading
+
+
+class ArenaTooLarge(StorageError):
+    """The system will not give the address space that the slots need."""
+
+
+class ReadCancelled(StorageError):
+    """A read was taken back before it began."""
+
+
+class ClosedReader(StorageError):
+    """A read was asked of a batch reader that was closed, or was waiting in it when it was."""
+
+
+# Traces
+
+
+class TraceError(StorageError):
+    """A trace file is not one, is cut short, or holds what no run records."""
 
 
 def joined(names: Sequence[str], limit: int = 5) -> str:

@@ -100,9 +100,9 @@ def parse_index(data: bytes, path: Path) -> ShardIndex:
 def _total(metadata: Any) -> int | None:
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     # Some writers store the total as a float; one that is no whole positive number states nothing.
-    if type(total) not in (int, float) or not 0 < total < 1 << 63 or total != int(total):
+    if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total < 1 << 63:
         return None
-    return int(total)
+    return int(total) if total == int(total) else None
 
 
 def unsafe_reason(name: str) -> str | None:
