@@ -1,0 +1,145 @@
+"""The `artesian` command: its sub-commands, its exit codes, and the net under all of them.
+
+A sub-command is named by an import string, so its module is read only when it is used: `--help` and `--version` load
+neither torch nor Textual.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.exceptions import CycloptsError
+
+from app import logs
+from app.exits import MEANINGS, ExitCode, exit_code_of
+from app.help import TwoColumns
+from app.paths import log_file
+from app.report import artesian_version, failure
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "ask": (
+        "[OPTIONS] QUESTION",
+        "Ask one question and print the answer.\n\n"
+        "The answer goes to stdout as it comes; thinking, progress and figures go to stderr. Ctrl+C stops and keeps "
+        "the text so far, Ctrl+C twice quits at once. Control characters in the answer are shown, not sent; --json "
+        "carries the exact text.",
+    ),
+    "audit": (
+        "[OPTIONS] DIR",
+        "Check from the shard headers whether a checkpoint is whole.\n\n"
+        "Works on a folder that is still downloading, and on the first few MB of each shard.",
+    ),
+    "verify": (
+        "[OPTIONS] MODEL --golden DIR",
+        "Compare the engine with golden results.\n\n"
+        "Prints the worst difference of each kind; exit code 1 when one is too large.",
+    ),
+    "doctor": (
+        "[OPTIONS]",
+        "Show versions, CPU features, direct I/O, GPUs and paths.\n\nSend its output with a bug report.",
+    ),
+}
+"""Sub-command: its arguments and its help; the command is `run` in the module of that name under `app.commands`."""
+
+_HELP = """\
+Runs DeepSeek-V4.1-Flash on a machine that cannot hold it, by leaving the model on the drives.
+
+With no command, this help."""
+
+
+def _exit_codes() -> str:
+    return "Exit codes:\n\n" + "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
+def make_app() -> App:
+    """The command line: the commands of `COMMANDS`, and `--debug`, which stands anywhere."""
+    app = App(
+        name="artesian",
+        help=_HELP,
+        help_epilogue=_exit_codes(),
+        help_format="plaintext",
+        help_formatter=TwoColumns(),
+        version=artesian_version,
+        usage="Usage: artesian COMMAND [OPTIONS]\n",
+        default_parameter=Parameter(negative=""),
+    )
+    for name, (arguments, text) in COMMANDS.items():
+        usage = f"Usage: artesian {name} {arguments}\n"
+        app.command(f"app.commands.{name}:run", name=name, help=text, usage=usage)
+
+    @app.meta.default
+    def launch(
+        *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        debug: Annotated[bool, Parameter(help="Show the traceback of a failure.", show_default=False)] = False,
+    ) -> ExitCode:
+        result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        return result if isinstance(result, ExitCode) else ExitCode.DONE
+
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and give its exit code; whatever fails is shown here, once."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    logs.start(log_file())
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not UTF-8 gets \u escapes instead of a UnicodeEncodeError in the middle of an answer.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = make_app().meta(_free_dash(words), exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _closed_pipe()
+    except CycloptsError as error:
+        return _wrong_use(error)
+    except (Exception, KeyboardInterrupt) as error:
+        return _failed(error, debug="--debug" in words)
+    return int(code) if isinstance(code, ExitCode) else int(ExitCode.DONE)
+
+
+def _free_dash(words: Sequence[str]) -> list[str]:
+    """The same command line with every lone "-" moved behind "--": the parser takes it for an option elsewhere."""
+    end = words.index("--") if "--" in words else len(words)
+    head, tail = list(words[:end]), list(words[end + 1 :])
+    dashes = [word for word in head if word == "-"]
+    if not dashes:
+        return list(words)
+    return [word for word in head if word != "-"] + ["--", *dashes, *tail]
+
+
+def _closed_pipe() -> int:
+    """The reader of stdout has gone, having seen enough (`| head`): nothing more to say."""
+    # What is still buffered must not fail a second time when the interpreter flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return int(ExitCode.DONE)
+
+
+def _wrong_use(error: CycloptsError) -> int:
+    command = " ".join(["artesian", *(error.command_chain or ())])
+    print(failure(str(error).strip(), f"See `{command} --help`."), file=sys.stderr)
+    return int(ExitCode.USAGE)
+
+
+def _failed(error: BaseException, *, debug: bool) -> int:
+    """Show `error`; the traceback goes to the log, or to stderr with `--debug`."""
+    code = exit_code_of(error)
+    if code is ExitCode.STOPPED:
+        print("artesian: stopped", file=sys.stderr)
+        return int(code)
+    trace = "".join(traceback.format_exception(error))
+    if debug:
+        sys.stderr.write(trace)
+    else:
+        logs.log.error("exit code %d\n%s", code, trace)
+    hint = getattr(error, "hint", None)
+    if hint is not None:
+        print(failure(str(error), hint), file=sys.stderr)
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        where = "Run it again with --debug for the traceback." if debug else f"The traceback is in {log_file()}."
+        print(failure(f"unexpected failure: {text}", "" if debug else where), file=sys.stderr)
+    return int(code)

@@ -1,0 +1,205 @@
+"""`artesian ask`: one question, one answer. The answer goes to stdout as it comes, everything else to stderr."""
+
+import secrets
+import shutil
+import sys
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from app.ask_output import figures, make_sink
+from app.backends.base import Backend, TurnRequest
+from app.errors import UsageError
+from app.exits import ExitCode
+from app.model_choice import ModelChoice, choose_model, require_folder
+from app.paths import settings_file
+from app.progress import ProgressLine
+from app.settings import Settings, load_settings
+from app.stopping import StopKey
+from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
+from engine.events import LoadProgress, PrefillProgress, TurnDone
+from engine.sampler_settings import default_settings, require_valid
+
+Numerics = Literal["exact", "reference"]
+IndexOwner = Literal["published", "nearest"]
+
+_DEMO_NOTE = (
+    "artesian: answering with the bundled demo, a tiny model that knows only Artesian's help. It is not DeepSeek.\n"
+    "  Name the folder of a checkpoint with --model, ARTESIAN_MODEL or `model` in the settings.\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskOptions:
+    """What the command line said; None where it is silent."""
+
+    question: str
+    system: str
+    raw: bool
+    think: str | None
+    sampling: dict[str, Any]
+    """The fields of `SamplerSettings` that were given."""
+    max_tokens: int | None
+    output: Literal["text", "ids", "json"]
+    show_thinking: bool | None
+
+
+def run(
+    *question: Annotated[str, Parameter(help="The question; - reads it from stdin.")],
+    model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
+    system: Annotated[str | None, Parameter(help="A system message before the question.")] = None,
+    think: Annotated[str | None, Parameter(help=f"{EFFORTS}. [default: high; the demo: off]")] = None,
+    show_thinking: Annotated[
+        bool | None,
+        Parameter(negative="--hide-thinking", help="Thinking on stderr. [default: when stderr is a terminal]"),
+    ] = None,
+    max_tokens: Annotated[int | None, Parameter(help="Most tokens of the reply, thinking included.")] = None,
+    temperature: Annotated[float | None, Parameter(help="0 to 2; 0 takes the most likely token.")] = None,
+    top_p: Annotated[float | None, Parameter(help="Keep the likeliest tokens up to this share.")] = None,
+    top_k: Annotated[int | None, Parameter(help="Keep this many likeliest tokens; 0 keeps all.")] = None,
+    min_p: Annotated[float | None, Parameter(help="Drop tokens below this share of the likeliest one.")] = None,
+    seed: Annotated[int | None, Parameter(help="Same seed, same answer. [default: drawn, and printed]")] = None,
+    raw: Annotated[bool, Parameter(help="No chat template: the text continues as it stands.")] = False,
+    ids: Annotated[bool, Parameter(help="Print token ids instead of text.")] = False,
+    as_json: Annotated[bool, Parameter(name="--json", help="Print one event a line as JSON.")] = False,
+    numerics: Annotated[
+        Numerics | None,
+        Parameter(help="Float32 activations, or the vendor's roundings. [default: exact]"),
+    ] = None,
+    index_owner: Annotated[
+        IndexOwner,
+        Parameter(help="Whose index keys a layer scores: the last published, or the nearest below."),
+    ] = "published",
+    chunk_tokens: Annotated[int, Parameter(help="Prompt tokens in one forward.")] = 512,
+) -> ExitCode:
+    """Ask one question and print the answer.
+
+    The answer goes to stdout as it comes; thinking, progress and figures go to stderr. Ctrl+C stops and keeps the
+    text so far. Control characters in the answer are shown, not sent; --json carries the exact text.
+    """
+    if ids and as_json:
+        raise UsageError("--ids and --json cannot be used together", hint="The --json events carry the ids too.")
+    if raw and (system is not None or think is not None):
+        which = "--system" if system is not None else "--think"
+        raise UsageError(f"{which} has no effect with --raw", hint="--raw feeds the text as it stands.")
+    for name, value in {"think": think, "max_tokens": max_tokens, "chunk_tokens": chunk_tokens}.items():
+        if value is not None and not RULES[name].accepts(value):
+            raise UsageError(f"--{name.replace('_', '-')} must be {RULES[name].wanted}, not {value}")
+    sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed}
+    options = AskOptions(
+        question=read_question(question),
+        system=system or "",
+        raw=raw,
+        think=think,
+        sampling={name: value for name, value in sampling.items() if value is not None},
+        max_tokens=max_tokens,
+        output="ids" if ids else "json" if as_json else "text",
+        show_thinking=show_thinking,
+    )
+    settings = load_settings(settings_file())
+    choice = choose_model(model, settings)
+    require_folder(choice)
+    mode: Numerics = numerics or ("reference" if settings.numerics == "reference" else "exact")
+    return answer(options, settings, choice, make_local(choice, mode, index_owner, chunk_tokens))
+
+
+def make_local(choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner, chunk_tokens: int) -> Backend:
+    """The in-process engine on the chosen folder."""
+    # Here and not at the top: it brings torch, a second that `ask --help` and a mistyped option need not wait.
+    from app.backends.local import LocalBackend
+
+    return LocalBackend(choice.folder, numerics=numerics, index_owner=index_owner, chunk_tokens=chunk_tokens)
+
+
+def read_question(words: tuple[str, ...]) -> str:
+    """The question from the command line, or from stdin for a lone "-". Words are joined by blanks.
+
+    From stdin the last line end is not part of the question. Raises: UsageError when there is no question.
+    """
+    if words == ("-",):
+        if sys.stdin.isatty():
+            print("artesian: reading the question from the terminal; Ctrl+D on an empty line ends it", file=sys.stderr)
+        raw = sys.stdin.buffer.read()
+        try:
+            text = raw.decode("utf-8").removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"stdin is not UTF-8 text: byte {error.start:,} is {raw[error.start]:#04x}",
+                hint="Convert it first, for example with iconv.",
+            ) from error
+        text = text.removesuffix("\n").removesuffix("\r")
+    elif "-" in words:
+        raise UsageError("- stands for the whole question", hint="Give the question, or - to read it from stdin.")
+    else:
+        # What the shell could not decode arrives as lone surrogates, which no tokenizer takes.
+        text = " ".join(words).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if not text.strip():
+        hint = 'Put it in quotes: artesian ask "what is an expert slot?" or give - to read it from stdin.'
+        raise UsageError("there is no question", hint=hint)
+    return text
+
+
+def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend: Backend) -> ExitCode:
+    """Run the turn on `backend` and write what it yields. The exit code is STOPPED when the user stopped it."""
+    request = make_request(options, settings, choice)
+    if choice.is_demo:
+        sys.stderr.write(_DEMO_NOTE)
+    progress = ProgressLine(sys.stderr, columns=shutil.get_terminal_size().columns)
+    shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
+    sink = make_sink(options.output, shows_thinking=shows_thinking)
+    done: TurnDone | None = None
+    with closing(backend), StopKey() as stop:
+        try:
+            sink.begin(_facts(request, choice, backend.measure(request)))
+            backend.open(progress.show, stop.pressed)
+            for event in backend.generate(request, stop.pressed):
+                if isinstance(event, LoadProgress | PrefillProgress):
+                    progress.show(event)
+                else:
+                    progress.clear()
+                sink.take(event)
+                done = event if isinstance(event, TurnDone) else done
+        finally:
+            progress.clear()
+            sink.finish()
+    if done is None:
+        raise RuntimeError("the turn ended without saying so")
+    sys.stderr.write(figures(done, request) + "\n")
+    return ExitCode.STOPPED if done.reason == "stopped" else ExitCode.DONE
+
+
+def make_request(options: AskOptions, settings: Settings, choice: ModelChoice) -> TurnRequest:
+    """The turn asked for: the options, then the settings, then what the model's folder or its vendor recommends.
+
+    Raises: SamplerSettingsError for a value out of range; ConfigError when the folder's defaults cannot be read.
+    """
+    effort: Effort = None
+    if not options.raw:
+        effort = parse_effort(options.think or settings.think or ("off" if choice.is_demo else "high"))
+    said = settings.sampling() | options.sampling
+    said.setdefault("seed", secrets.randbits(32))
+    sampling = replace(default_settings(choice.folder), **said)
+    require_valid(sampling)
+    return TurnRequest(
+        question=options.question,
+        system=options.system,
+        raw=options.raw,
+        effort=effort,
+        sampling=sampling,
+        max_tokens=options.max_tokens or settings.max_tokens or default_max_tokens(effort),
+    )
+
+
+def _facts(request: TurnRequest, choice: ModelChoice, prompt_tokens: int) -> dict[str, object]:
+    """What the first line of `--json` says: everything that is needed to ask the same again."""
+    return {
+        "model": str(choice.folder),
+        "demo": choice.is_demo,
+        "prompt_tokens": prompt_tokens,
+        "max_tokens": request.max_tokens,
+        "think": "off" if request.effort is None else request.effort,
+        "raw": request.raw,
+        **asdict(request.sampling),
+    }

@@ -1,0 +1,163 @@
+"""`artesian doctor`: what is installed, what the machine has, where things lie. It finds out and judges nothing."""
+
+import os
+import platform
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+from cyclopts import Parameter
+
+from app import machine, paths
+from app.errors import SettingsError
+from app.exits import ExitCode
+from app.model_choice import ModelChoice, choose_model
+from app.report import artesian_version, envelope, format_bytes, table
+from app.sanitize import one_line
+from app.settings import Settings, load_settings, to_toml
+
+_DEPENDENCIES = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "deepseek-recipe",
+    "textual",
+    "cyclopts",
+    "platformdirs",
+    "psutil",
+)
+
+
+def run(
+    *,
+    model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
+    as_json: Annotated[bool, Parameter(name="--json", help="Print one JSON object.")] = False,
+) -> ExitCode:
+    """Show versions, CPU features, direct I/O, GPUs and paths. The exit code is 0 whatever is found."""
+    try:
+        settings, fault = load_settings(paths.settings_file()), ""
+    except SettingsError as error:
+        settings, fault = Settings(), f"{error} {error.hint}".strip()
+    data = gather(choose_model(model, settings), settings, fault)
+    print(envelope("doctor", data) if as_json else render(data))
+    return ExitCode.DONE
+
+
+def gather(choice: ModelChoice, settings: Settings, settings_fault: str) -> dict[str, Any]:
+    """Everything the report says, with units in the key names."""
+    cpuinfo = machine.read_cpuinfo()
+    memory = psutil.virtual_memory()
+    torch = _torch()
+    return {
+        "versions": {
+            "artesian": artesian_version(),
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            **{name: _version(name) for name in _DEPENDENCIES},
+        },
+        "cpu": {
+            "name": machine.cpu_name(cpuinfo),
+            "features": list(machine.cpu_features(cpuinfo)),
+            "n_cores": os.cpu_count(),
+            "n_cores_allowed": machine.affinity_cores(),
+            "quota_cores": machine.cgroup_quota_cores(),
+        },
+        "memory": {"total_bytes": memory.total, "available_bytes": memory.available},
+        "gpus": torch["gpus"],
+        "kernels": torch["kernels"],
+        "torch_problem": torch["problem"],
+        "model": {"folder": str(choice.folder), "named_by": choice.origin, "demo": choice.is_demo},
+        "direct_io": _direct_io(choice.folder),
+        "settings": asdict(settings),
+        "settings_problem": settings_fault,
+        "paths": {
+            name: {"path": str(path), "exists": path.exists()}
+            for name, path in {
+                "settings": paths.settings_file(),
+                "data": paths.data_dir(),
+                "cache": paths.cache_dir(),
+                "log": paths.log_file(),
+                "demo": paths.demo_folder(),
+                "model": choice.folder,
+            }.items()
+        },
+    }
+
+
+def render(data: dict[str, Any]) -> str:
+    """The report for a person: one table, a section's name in its first row."""
+    rows: list[tuple[str, str, str]] = []
+
+    def section(title: str, lines: list[tuple[str, str]]) -> None:
+        rows.extend((title if i == 0 else "", name, one_line(value)) for i, (name, value) in enumerate(lines))
+
+    section("versions", [(name, found or "missing") for name, found in data["versions"].items()])
+    cpu = data["cpu"]
+    quota = "" if cpu["quota_cores"] is None else f", limited to {cpu['quota_cores']:.1f} by its cgroup"
+    section(
+        "processor",
+        [
+            ("name", cpu["name"]),
+            ("features", " ".join(cpu["features"]) or "none that a kernel uses"),
+            ("cores", f"{cpu['n_cores_allowed']} of {cpu['n_cores']} may be used{quota}"),
+            ("kernels", data["kernels"] or data["torch_problem"]),
+        ],
+    )
+    memory = data["memory"]
+    total = format_bytes(memory["total_bytes"])
+    section("memory", [("available", f"{format_bytes(memory['available_bytes'])} of {total}")])
+    section("gpus", [(gpu["name"], format_bytes(gpu["total_bytes"])) for gpu in data["gpus"]] or [("none", "")])
+    named_by = "nothing, so it is the demo" if data["model"]["named_by"] == "demo" else data["model"]["named_by"]
+    section("model", [("folder", data["model"]["folder"]), ("named by", named_by)])
+    section("direct reads", _direct_lines(data["direct_io"]))
+    lines = [(line, "") for line in to_toml(Settings(**data["settings"])).splitlines()] or [("nothing is set", "")]
+    section("settings", [("problem", data["settings_problem"])] if data["settings_problem"] else lines)
+    places = data["paths"].items()
+    section("paths", [(name, at["path"] + ("" if at["exists"] else "  (not there)")) for name, at in places])
+    return table(rows)
+
+
+def _direct_lines(direct: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if direct is None:
+        return [("not tried", "there is no file to read in the model folder")]
+    result = f"yes, in blocks of {direct['block_bytes']:,}" if direct["works"] else f"no ({direct['reason']})"
+    return [("work", result), ("tried on", direct["file"])]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _torch() -> dict[str, Any]:
+    """What only torch can tell; a torch that cannot be loaded is a finding, not a failure."""
+    try:
+        import torch
+
+        from engine.kernels import PATH
+
+        gpus = [
+            {"name": torch.cuda.get_device_name(i), "total_bytes": torch.cuda.get_device_properties(i).total_memory}
+            for i in range(torch.cuda.device_count())
+        ]
+    except Exception as error:
+        return {"gpus": [], "kernels": None, "problem": f"torch cannot be used: {type(error).__name__}: {error}"}
+    if torch.backends.mps.is_available():
+        gpus.append({"name": "Apple GPU", "total_bytes": psutil.virtual_memory().total})
+    return {"gpus": gpus, "kernels": PATH, "problem": ""}
+
+
+def _direct_io(folder: Path) -> dict[str, Any] | None:
+    """A trial on the first shard of the model folder, or on any file when it has none yet."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError:
+        return None
+    shards = [path for path in files if path.suffix == ".safetensors"]
+    tried = next(iter(shards or files), None)
+    return None if tried is None else asdict(machine.try_direct_read(tried))

@@ -1,0 +1,73 @@
+"""The exit codes, and the one table from exception class to code."""
+
+import errno
+from enum import IntEnum
+
+from app.errors import AppError, SettingsError, UsageError
+from engine.errors import (
+    ConfigError,
+    EngineError,
+    FormatError,
+    GoldenError,
+    PromptError,
+    SamplerSettingsError,
+    Stopped,
+    TokenizerError,
+)
+from storage.errors import CheckpointError, DriveError, StorageError
+
+
+class ExitCode(IntEnum):
+    """How a command ended; `MEANINGS` says it in words."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    TOO_BIG = 3
+    CHECKPOINT = 4
+    DEVICE = 5
+    STOPPED = 130
+
+
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "the work failed",
+    ExitCode.USAGE: "wrong use or settings",
+    ExitCode.TOO_BIG: "does not fit in memory",
+    ExitCode.CHECKPOINT: "checkpoint missing or damaged",
+    ExitCode.DEVICE: "drive or device failed",
+    ExitCode.STOPPED: "stopped by the user",
+}
+"""What `artesian --help` prints beside each code."""
+
+_BY_CLASS: dict[type[BaseException], ExitCode] = {
+    UsageError: ExitCode.USAGE,
+    SettingsError: ExitCode.USAGE,
+    PromptError: ExitCode.USAGE,
+    SamplerSettingsError: ExitCode.USAGE,
+    GoldenError: ExitCode.USAGE,
+    AppError: ExitCode.FAILED,
+    ConfigError: ExitCode.CHECKPOINT,
+    FormatError: ExitCode.CHECKPOINT,
+    TokenizerError: ExitCode.CHECKPOINT,
+    Stopped: ExitCode.STOPPED,
+    EngineError: ExitCode.FAILED,
+    CheckpointError: ExitCode.CHECKPOINT,
+    DriveError: ExitCode.DEVICE,
+    StorageError: ExitCode.FAILED,
+    MemoryError: ExitCode.TOO_BIG,
+    KeyboardInterrupt: ExitCode.STOPPED,
+}
+
+_DRIVE_ERRNOS = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT})
+"""An operating-system error with one of these is the drive or the mount, not the file."""
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The code for `error`: that of its nearest listed base class, or FAILED."""
+    if isinstance(error, OSError) and error.errno in _DRIVE_ERRNOS:
+        return ExitCode.DEVICE
+    for base in type(error).__mro__:
+        if base in _BY_CLASS:
+            return _BY_CLASS[base]
+    return ExitCode.FAILED

@@ -1,0 +1,148 @@
+"""What this machine has, for `artesian doctor`: asked of the system, never guessed. None or "" means: not known."""
+
+import mmap
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_CPU_FEATURES = {
+    "avx2": "AVX2",
+    "fma": "FMA",
+    "f16c": "F16C",
+    "avx_vnni": "AVX-VNNI",
+    "avx512f": "AVX-512F",
+    "avx512bw": "AVX-512BW",
+    "avx512vl": "AVX-512VL",
+    "avx512_vnni": "AVX-512-VNNI",
+    "avx512_vbmi": "AVX-512-VBMI",
+    "avx512_bf16": "AVX-512-BF16",
+    "amx_tile": "AMX",
+    "asimd": "NEON",
+    "asimddp": "NEON-DOTPROD",
+    "i8mm": "I8MM",
+    "bf16": "BF16",
+    "sve": "SVE",
+}
+"""Name in /proc/cpuinfo -> the name people use, for the features a kernel could want."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectRead:
+    """What happened when one block was read around the page cache."""
+
+    file: str
+    works: bool
+    block_bytes: int
+    """The smallest block of 512, 4096 and 16384 that worked, or 0."""
+    reason: str
+    """Why it does not work, or ""."""
+
+
+def cpu_name(cpuinfo: str) -> str:
+    """The processor's name from the text of /proc/cpuinfo, or what Python knows."""
+    for line in cpuinfo.splitlines():
+        if line.lower().startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cpu_features(cpuinfo: str) -> tuple[str, ...]:
+    """The features of `_CPU_FEATURES` that the first processor of /proc/cpuinfo's text has, in that order."""
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip().lower() in ("flags", "features"):
+            present = set(value.split())
+            return tuple(name for flag, name in _CPU_FEATURES.items() if flag in present)
+    return ("NEON",) if platform.machine() in ("arm64", "aarch64") else ()
+
+
+def read_cpuinfo() -> str:
+    """/proc/cpuinfo, or "" where there is none (macOS)."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def affinity_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cgroup_quota_cores(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> float | None:
+    """The tightest CPU quota, in cores, of this process's cgroup and those above it; None when there is none.
+
+    Reads v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`, `cpu.cfs_period_us`).
+    """
+    quotas = []
+    for folder in _cgroup_folders(root, membership):
+        quota = _quota_v2(folder / "cpu.max") or _quota_v1(folder)
+        if quota is not None:
+            quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def try_direct_read(file: Path) -> DirectRead:
+    """Read the first block of `file` around the page cache, really: an open that works proves nothing."""
+    flag = getattr(os, "O_DIRECT", None)
+    if flag is None:
+        return DirectRead(file=str(file), works=False, block_bytes=0, reason=f"{sys.platform} has no O_DIRECT")
+    try:
+        descriptor = os.open(file, os.O_RDONLY | flag)
+    except OSError as error:
+        return DirectRead(file=str(file), works=False, block_bytes=0, reason=f"open: {error.strerror}")
+    reason = ""
+    try:
+        for block_bytes in (512, 4096, 16384):
+            with mmap.mmap(-1, 16384) as page:  # page-aligned, as the flag demands
+                window = memoryview(page)[:block_bytes]
+                try:
+                    if os.preadv(descriptor, [window], 0) > 0:
+                        return DirectRead(file=str(file), works=True, block_bytes=block_bytes, reason="")
+                    reason = "read: nothing came"
+                except OSError as error:
+                    reason = f"read: {error.strerror}"
+                finally:
+                    window.release()
+    finally:
+        os.close(descriptor)
+    return DirectRead(file=str(file), works=False, block_bytes=0, reason=reason)
+
+
+def _cgroup_folders(root: Path, membership: Path) -> list[Path]:
+    """This process's cgroup and all above it: v2 (also where it is mounted beside v1), and v1's cpu controller."""
+    try:
+        lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    folders = []
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        parts = Path(path.lstrip("/")).parts
+        bases = [root, root / "unified"] if not controllers else [root / controllers, root / "cpu"]
+        if not controllers or "cpu" in controllers.split(","):
+            folders += [base.joinpath(*parts[:n]) for base in bases for n in range(len(parts) + 1)]
+    return folders
+
+
+def _quota_v2(file: Path) -> float | None:
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period = int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
+        return None if quota <= 0 else quota / period
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

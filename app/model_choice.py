@@ -1,0 +1,48 @@
+"""Which checkpoint is used, and who said so."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.paths import demo_folder
+from app.settings import Settings
+from storage.errors import MissingFolder
+
+Origin = Literal["--model", "ARTESIAN_MODEL", "settings", "demo"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """A model folder."""
+
+    folder: Path
+    origin: Origin
+    """What named it; "demo" when nothing did."""
+    is_demo: bool
+    """Whether it is the bundled demo, however it was named."""
+
+
+def choose_model(option: str | None, settings: Settings, environ: Mapping[str, str] = os.environ) -> ModelChoice:
+    """The folder `--model` names, else ARTESIAN_MODEL, else the settings, else the demo's. It may not exist."""
+    named: tuple[tuple[Origin, str | None], ...] = (
+        ("--model", option),
+        ("ARTESIAN_MODEL", environ.get("ARTESIAN_MODEL")),
+        ("settings", settings.model),
+    )
+    for origin, value in named:
+        if value is not None and value.strip():
+            folder = Path(value).expanduser()
+            return ModelChoice(folder=folder, origin=origin, is_demo=folder.resolve() == demo_folder().resolve())
+    return ModelChoice(folder=demo_folder(), origin="demo", is_demo=True)
+
+
+def require_folder(choice: ModelChoice) -> None:
+    """Raises: MissingFolder when the chosen folder is not there, with what named it."""
+    if not choice.folder.is_dir():
+        what = "is not a folder" if choice.folder.exists() else "does not exist"
+        raise MissingFolder(
+            f"the model folder {choice.folder} ({choice.origin}) {what}",
+            hint="Give the folder that holds config.json and the .safetensors files.",
+        )

@@ -1,0 +1,33 @@
+"""Where things live. Nothing is created here, neither on import nor by asking."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import platformdirs
+
+_APP = "artesian"
+
+
+def settings_file() -> Path:
+    """The settings, a TOML file the user may edit."""
+    return platformdirs.user_config_path(_APP, appauthor=False) / "settings.toml"
+
+
+def data_dir() -> Path:
+    """What must survive: transcripts."""
+    return platformdirs.user_data_path(_APP, appauthor=False)
+
+
+def cache_dir() -> Path:
+    """What can be made again: usage profiles, measured rates."""
+    return platformdirs.user_cache_path(_APP, appauthor=False)
+
+
+def log_file() -> Path:
+    """The newest log; older ones lie beside it with a number at the end."""
+    return platformdirs.user_log_path(_APP, appauthor=False) / "artesian.log"
+
+
+def demo_folder() -> Path:
+    """The demo checkpoint that is installed with the package."""
+    return Path(str(files("assets"))) / "demo"

@@ -1,0 +1,60 @@
+"""The one line on stderr that shows what a wait is for. A terminal gets it, a file or a pipe does not."""
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from app.report import format_bytes, format_per_second, format_rate, format_seconds
+from engine.events import LoadProgress, PrefillProgress
+
+_QUIET_S = 1.0
+"""A wait shorter than this shows nothing."""
+_INTERVAL_S = 0.1
+
+
+def progress_text(event: LoadProgress | PrefillProgress) -> str:
+    """What, how much of how much, at which rate, and how long still."""
+    if isinstance(event, LoadProgress):
+        parts = [f"loading {format_bytes(event.done_bytes)} of {format_bytes(event.total_bytes)}"]
+        parts.append(format_rate(event.done_bytes, event.elapsed_s))
+        done, total = event.done_bytes, event.total_bytes
+    else:
+        parts = [f"reading prompt {event.done_tokens:,} of {event.total_tokens:,} tokens"]
+        parts.append(format_per_second(event.done_tokens, event.elapsed_s))
+        parts.append(f"{format_bytes(event.read_bytes)} from drives" if event.read_bytes else "")
+        done, total = event.done_tokens, event.total_tokens
+    if 0 < done < total:
+        parts.append(f"{format_seconds(event.elapsed_s * (total - done) / done)} left")
+    return " | ".join(part for part in parts if part)
+
+
+class ProgressLine:
+    """Rewrites one line with carriage returns and blanks only, so that any terminal can show it."""
+
+    def __init__(self, stream: TextIO, *, columns: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._columns = max(columns - 1, 1)
+        self._clock = clock
+        self._next = 0.0
+        self._width = 0
+        self._shows = stream.isatty()
+
+    def show(self, event: LoadProgress | PrefillProgress) -> None:
+        """Show `event` once the wait has lasted a second, at most ten times a second."""
+        now = self._clock()
+        if not self._shows or event.elapsed_s < _QUIET_S or now < self._next:
+            return
+        self._next = now + _INTERVAL_S
+        text = progress_text(event)[: self._columns]
+        self._write("\r" + text.ljust(self._width))
+        self._width = len(text)
+
+    def clear(self) -> None:
+        """Take the line away; nothing if there is none."""
+        if self._width:
+            self._write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

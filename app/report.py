@@ -1,0 +1,78 @@
+"""How figures and failures are written: bytes, rates, tables, the --json envelope. It computes nothing.
+
+Sizes are decimal (1 GB = 10**9 bytes), as drives are sold.
+"""
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def artesian_version() -> str:
+    """The version of the installed distribution."""
+    return version("artesian")
+
+
+def format_bytes(n_bytes: float) -> str:
+    """`n_bytes` with three figures and a decimal unit: "999 B", "18.8 MB", "510 GB"."""
+    value, unit = float(n_bytes), 0
+    while unit < len(_UNITS) - 1 and value >= (999.5 if unit else 1000):
+        value /= 1000
+        unit += 1
+    places = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{places}f} {_UNITS[unit]}"
+
+
+def format_rate(n_bytes: float, seconds: float) -> str:
+    """Bytes a second, or "" when no time has passed."""
+    return f"{format_bytes(n_bytes / seconds)}/s" if seconds > 0 else ""
+
+
+def format_per_second(count: float, seconds: float) -> str:
+    """A count a second with one decimal below ten: "4.6/s", "98/s"; "" when no time has passed."""
+    if seconds <= 0:
+        return ""
+    rate = count / seconds
+    return f"{rate:.1f}/s" if rate < 9.95 else f"{rate:,.0f}/s"
+
+
+def format_seconds(seconds: float) -> str:
+    """A length of time: "0.4 s", "43 s", "2 m 56 s", "1 h 05 m"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns padded to their widest cell, two spaces apart, no trailing blanks.
+
+    `right` lists the columns that are set flush right. Every row has the same number of cells.
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    lines = []
+    for row in rows:
+        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def envelope(kind: str, data: object) -> str:
+    """One line of `--json` output: `{"artesian": version, "kind": kind, "data": data}`.
+
+    Everything outside ASCII is escaped, so no control character of a model or a file name reaches the terminal.
+    """
+    record: dict[str, Any] = {"artesian": artesian_version(), "kind": kind, "data": data}
+    return json.dumps(record, allow_nan=False)
+
+
+def failure(message: str, hint: str = "") -> str:
+    """The stderr form of a failure: the message, and the hint indented below it."""
+    return f"artesian: {message}" + (f"\n  {hint}" if hint else "")

@@ -1,0 +1,103 @@
+"""The settings file: TOML in and out, every value checked, unknown keys answered with "did you mean".
+
+An option on the command line wins over the file, and the file over what the model's own folder says.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from app.errors import SettingsError
+from app.values import RULES
+from engine.errors import SamplerSettingsError
+from engine.sampler_settings import SamplerSettings, require_valid
+
+_MAX_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user has set. None means: not set."""
+
+    model: str | None = None
+    """Folder of the checkpoint; `~` is the home folder."""
+    think: str | None = None
+    """off, low, high, max or a number from 1 to 100."""
+    numerics: str | None = None
+    """exact or reference."""
+    max_tokens: int | None = None
+    """Most tokens of one reply, thinking included."""
+    temperature: float | None = None
+    """0 to 2; 0 always takes the most likely token."""
+    top_p: float | None = None
+    """Over 0, up to 1."""
+    top_k: int | None = None
+    """0 means: all."""
+    min_p: float | None = None
+    """0 to 1."""
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields of `SamplerSettings` that are set."""
+        names = ("temperature", "top_p", "top_k", "min_p")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def load_settings(path: Path) -> Settings:
+    """Read `path`; a file that is not there means: nothing is set.
+
+    Raises: SettingsError, with the file and the key, for anything that cannot be used.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return Settings()
+    except OSError as error:
+        raise SettingsError(f"{path}: the settings cannot be read: {error.strerror}") from error
+    if len(raw) > _MAX_BYTES:
+        raise SettingsError(f"{path}: the settings are larger than {_MAX_BYTES:,} bytes")
+    try:
+        values = tomllib.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: the settings are not UTF-8 text (byte {error.start:,})") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path}: the settings are not valid TOML: {error}") from error
+    return check_settings(values, source=str(path))
+
+
+def check_settings(values: Mapping[str, object], *, source: str) -> Settings:
+    """A record of `values`; `source` names the file in messages.
+
+    Raises: SettingsError for an unknown key or a value of the wrong type or range.
+    """
+    known = [field.name for field in fields(Settings)]
+    good: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"The keys are {', '.join(known)}."
+            raise SettingsError(f"{source}: unknown key {key!r}", hint=hint)
+        if not RULES[key].accepts(value):
+            raise SettingsError(f"{source}: {key} = {value!r} cannot be used", hint=f"It must be {RULES[key].wanted}.")
+        good[key] = str(value) if key == "think" else value
+    settings = Settings(**good)
+    try:
+        require_valid(SamplerSettings(**settings.sampling()))
+    except SamplerSettingsError as error:
+        raise SettingsError(f"{source}: {error}") from error
+    return settings
+
+
+def to_toml(settings: Settings) -> str:
+    """The file that `load_settings` reads back as `settings`: one line for each key that is set."""
+    lines = []
+    for key, value in asdict(settings).items():
+        if value is not None:
+            # A JSON string is a TOML basic string once DEL is escaped too; JSON leaves that one as it is.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"{key} = {text}\n")
+    return "".join(lines)

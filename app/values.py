@@ -1,0 +1,66 @@
+"""The values a user can give on the command line or in the settings, and what each must be."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+Effort = str | int | None
+"""How much the model thinks: None is not at all, else "low", "high", "max" or a number from 1 to 100."""
+
+EFFORTS = "off, low, high, max or a number from 1 to 100"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value must be."""
+
+    accepts: Callable[[object], bool]
+    wanted: str
+    """The same in words, to stand after "must be"."""
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether `value` is an integer; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether `value` is a number; True and False are not."""
+    return is_whole(value) or isinstance(value, float)
+
+
+def is_effort(value: object) -> bool:
+    """Whether `value` names an effort, a number also as text."""
+    text = value if isinstance(value, str) else str(value) if is_whole(value) else ""
+    return text in ("off", "low", "high", "max") or (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 100)
+
+
+def parse_effort(value: str) -> Effort:
+    """The effort that `value` names. `is_effort(value)` must hold."""
+    if value == "off":
+        return None
+    return int(value) if value.isdigit() else value
+
+
+def default_max_tokens(effort: Effort) -> int:
+    """The most tokens of a reply, thinking included, when nobody says.
+
+    Source: the vendor's prompt library: 8,192 in chat mode, 65,536 thinking, 131,072 thinking at max effort.
+    """
+    if effort is None:
+        return 8_192
+    return 131_072 if effort == "max" else 65_536
+
+
+RULES: Mapping[str, Rule] = {
+    "model": Rule(lambda v: isinstance(v, str) and bool(v.strip()), "the folder of a checkpoint"),
+    "think": Rule(is_effort, EFFORTS),
+    "numerics": Rule(lambda v: v in ("exact", "reference"), "exact or reference"),
+    "max_tokens": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),
+    "chunk_tokens": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),
+    "temperature": Rule(is_number, "a number"),
+    "top_p": Rule(is_number, "a number"),
+    "top_k": Rule(is_whole, "a whole number"),
+    "min_p": Rule(is_number, "a number"),
+}
+"""By setting name; an option is the same name with dashes. `require_valid` checks the ranges of the last four."""

@@ -1,0 +1,136 @@
+"""The command line as a shell sees it: help, versions, exit codes, the nets, pipes and signals."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.backends.base import Backend
+from app.cli import COMMANDS, main
+from app.exits import MEANINGS
+from app.paths import log_file
+from app.report import artesian_version
+from engine.events import TextDelta
+from tests.fakes import ScriptedBackend, turn_done
+
+Output = pytest.CaptureFixture[str]
+
+_RUN = "import sys; from app.cli import main; sys.exit(main())"
+
+
+def _artesian(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _RUN, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_names_every_command_and_every_exit_code(arguments: list[str], capsys: Output) -> None:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
+    for code, meaning in MEANINGS.items():
+        assert f"{code.value:>3}  {meaning}" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: Output) -> None:
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: artesian {name} ")
+    assert "--json" in out
+
+
+def test_version_is_that_of_the_distribution(capsys: Output) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == artesian_version() + "\n"
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_and_version_take_under_half_a_second(argument: str) -> None:
+    # Processor time and not the clock: other work on the machine must not fail this test. The best of three, as the
+    # first may have to compile.
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert _artesian(argument).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["aks"], 'Did you mean "ask"?'),
+        (["doctor", "--jsn"], "Did you mean --json?"),
+        (["doctor", "extra"], "extra"),
+        (["--frobnicate"], "--frobnicate"),
+        (["verify"], "MODEL"),
+    ],
+)
+def test_wrong_use_is_code_2_with_one_message_and_a_way_on(arguments: list[str], told: str, capsys: Output) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("artesian: ") and told in err and "--help`." in err
+
+
+def test_the_traceback_goes_to_the_log_or_with_debug_to_stderr(
+    use_backend: Callable[[Backend], None], capsys: Output
+) -> None:
+    use_backend(ScriptedBackend(failure=ZeroDivisionError("scripted")))
+    assert main(["ask", "hi"]) == 1
+    err = capsys.readouterr().err
+    assert "artesian: unexpected failure: ZeroDivisionError: scripted" in err
+    assert "Traceback" not in err and str(log_file()) in err
+    assert "ZeroDivisionError: scripted" in log_file().read_text()
+
+    for arguments in (["--debug", "ask", "hi"], ["ask", "hi", "--debug"]):
+        use_backend(ScriptedBackend(failure=ZeroDivisionError("scripted")))
+        assert main(arguments) == 1
+        assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_log_that_cannot_be_written_disturbs_nothing(
+    use_backend: Callable[[Backend], None], capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    use_backend(ScriptedBackend(failure=ZeroDivisionError("scripted")))
+    assert main(["ask", "hi"]) == 1
+    assert capsys.readouterr().err.count("artesian: unexpected failure") == 1
+
+
+def test_nothing_is_created_by_a_run_without_trouble(use_backend: Callable[[Backend], None], tmp_path: Path) -> None:
+    use_backend(ScriptedBackend([TextDelta(text="x"), turn_done()]))
+    assert main(["ask", "hi"]) == 0
+    assert main(["doctor", "--json"]) == 0
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    code = "import sys; sys.stdout.write('x' * 1_000_000); sys.stdout.flush()"
+    program = f"import app.cli; app.cli.COMMANDS.clear()\nimport app.help\ndef f(*a, **k): {code}\n"
+    program += "app.cli.make_app = lambda: type('A', (), {'meta': staticmethod(f)})\nsys.exit(app.cli.main([]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys\n" + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(30) == 0
+
+
+def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = _artesian("ask", "hi", "--model", str(tmp_path / "caf\u00e9"), env=environment)
+    assert result.returncode == 4
+    assert "caf\\xe9" in result.stderr
