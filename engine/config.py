@@ -15,6 +15,20 @@ from engine.config_layouts import FIELDS, SILENT, ConfigFile, read_file
 from engine.config_relations import Violation, check_relations
 from engine.errors import ConfigError
 
+__all__ = [
+    "SILENT",
+    "ConfigReading",
+    "Difference",
+    "LayerKind",
+    "LoadedConfig",
+    "ModelConfig",
+    "Violation",
+    "flat",
+    "load_config",
+    "read_config",
+    "verify",
+]
+
 LayerKind = Literal["window", "full", "reindex", "reuse"]
 """No compressed positions; own positions and own selection; own selection only; both from layers below."""
 

@@ -1,9 +1,10 @@
 """Which tensors a config demands: name, dtype, shape, and whose they are.
 
-Owns the role tables of the architecture, not where a tensor lies or whether it is there. The one thing a reader would get
-wrong: a ratio above 0 does not make a layer own anything; the source lists do, and a ratio-1 source has no `wgate`.
+Owns the role tables of the architecture, not where a tensor lies or whether it is there. The one thing a reader would
+get wrong: a ratio above 0 does not make a layer own anything; the source lists do, and a ratio-1 source has no `wgate`.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -282,3 +283,23 @@ def vision_tensors(config: ModelConfig) -> Tensors:
         name: ExpectedTensor(dtype="BF16", shape=shape, role=name, group=Group.VISION, reader=Reader.IMAGE)
         for name, shape in shapes.items()
     }
+
+
+def is_place_holder_tower(names: Container[str]) -> bool:
+    """Whether a checkpoint's image tower is a place holder: a few tensors that stand where a real one would be.
+
+    Text-only test and demo checkpoints have one. It is known by its patch embedding, which no real tower spells so.
+    """
+    return "vision.patch_embed.weight" in names and "vision.patch_embed.proj.weight" not in names
+
+
+def place_holder_shapes(config: ModelConfig) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The shapes a place holder's tensors may have, by name; it need not have all of them."""
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        name: (tensor.shape,) for name, tensor in vision_tensors(config).items()
+    }
+    shapes["vision.patch_embed.weight"] = shapes.pop("vision.patch_embed.proj.weight")
+    for block in range(config.vision_n_layers):
+        # It may lack the gate half.
+        shapes[f"vision.blocks.{block}.mlp.w1.weight"] += ((config.vision_inter_dim, config.vision_dim),)
+    return shapes
