@@ -42,8 +42,8 @@ def _keys(view: View) -> Iterator[Finding]:
             expected="present",
             values={name: "absent"},
         )
-    for key, value in view.reading.unknown.items():
-        yield Note(text=f"nothing reads {key} ({_short(value)})")
+    if view.reading.unknown:
+        yield Note(text=f"nothing reads {', '.join(view.reading.unknown)}")
 
 
 def _files_agree(view: View) -> Iterator[Finding]:
@@ -74,11 +74,6 @@ def _relation(name: str) -> Check:
                 yield Fault(message=violation.message, values=violation.values)
 
     return Check(name=name, title=_TITLES[name], judge=judge, derived=False)
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 CHECKS = (

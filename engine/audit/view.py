@@ -9,15 +9,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from engine.audit.records import Fault, Finding, GroupTotal, Waiting
 from engine.config import ConfigReading, ModelConfig
 from engine.errors import ConfigError
-from engine.hashing import EngramTable, engram_tables
 from engine.inventory import Group, Tensors, expected_tensors
 from storage.headers import LENGTH_BYTES, TensorEntry
 from storage.inspection import SHARD_SUFFIX
 from storage.inventory import Inventory, ShardRecord
+
+if TYPE_CHECKING:
+    from engine.hashing import EngramTable
 
 MAX_PREFIX_BYTES = 64 << 20
 """A larger beginning of a shard is a download, not a sample of its header; that of the release has 261,440 bytes."""
@@ -211,8 +214,11 @@ class View:
         return {name: place for name, place in places if place is not None}
 
     @cached_property
-    def derived_tables(self) -> tuple[EngramTable, ...] | None:
+    def derived_tables(self) -> "tuple[EngramTable, ...] | None":
         """The engram tables as the config's numbers make them; None when they cannot be derived."""
+        # Here and not at the top: it brings numpy, a quarter of a second that `audit --help` need not wait.
+        from engine.hashing import engram_tables
+
         if self.config is None:
             return None
         try:

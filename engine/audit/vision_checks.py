@@ -8,7 +8,6 @@ from engine.audit.view import View
 from engine.inventory import is_place_holder_tower, place_holder_shapes, vision_tensors
 
 _PREFIXES = ("vision.", "aligner.", "image_")
-_PLACE_HOLDER = Note(text="the image tower is a place holder: only what is there is checked, images cannot be read")
 
 
 def _present(view: View) -> Iterator[Finding]:
@@ -17,7 +16,7 @@ def _present(view: View) -> Iterator[Finding]:
         yield Note(text="the config has no image tower")
     known = vision_tensors(config)
     if is_place_holder_tower(view.names):
-        yield _PLACE_HOLDER
+        yield Note(text="the image tower is a place holder: only what is there is checked, images cannot be read")
         known_names = set(place_holder_shapes(config))
     else:
         known_names = set(known)
@@ -30,7 +29,6 @@ def _present(view: View) -> Iterator[Finding]:
 def _shapes(view: View) -> Iterator[Finding]:
     config, _ = demands(view)
     if is_place_holder_tower(view.names):
-        yield _PLACE_HOLDER
         for name, shapes in place_holder_shapes(config).items():
             if name in view.names:
                 yield from view.shape(name, *shapes)

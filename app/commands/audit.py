@@ -1,0 +1,164 @@
+"""`artesian audit`: is this checkpoint whole and what it says it is? Decided from headers; no payload is read."""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from app.errors import UsageError
+from app.exits import ExitCode
+from app.report import envelope, format_bytes, table
+from app.sanitize import one_line
+from engine.audit import CheckResult, Outcome, Report, audit
+from storage.errors import DriveError, MissingFolder
+from storage.headers import TensorEntry
+from storage.inspection import inspect
+
+SHOWN_FAULTS = 5
+"""Faults printed per check; `--json` carries more."""
+
+_WORDS = {Outcome.PASS: "pass", Outcome.FAIL: "FAIL", Outcome.UNDECIDED: "open"}
+
+
+def run(
+    folder: Annotated[Path, Parameter(name="DIR", help="The checkpoint's folder, or one of header prefixes.")],
+    /,
+    *,
+    config: Annotated[Path | None, Parameter(help="Config file to use, in either layout. [default: DIR's own]")] = None,
+    require_complete: Annotated[bool, Parameter(help="What cannot be decided yet counts as failed.")] = False,
+    json_output: Annotated[bool, Parameter(name="--json", help="Print the whole report as JSON.")] = False,
+    list_pattern: Annotated[
+        str | None, Parameter(name="--list", help='Only list tensors by name, such as "layers.1.engram.*".')
+    ] = None,
+    expect_fp8_block: Annotated[int, Parameter(help="Side of the block a dense fp8 scale covers.")] = 32,
+) -> ExitCode:
+    """Check from the shard headers whether a checkpoint is whole.
+
+    The exit code is CHECKPOINT when a check failed, DEVICE when files could not be read, DONE otherwise.
+    Raises: UsageError for an option that cannot be used, MissingFolder when there is nothing to look at.
+    """
+    if expect_fp8_block < 1:
+        raise UsageError(f"--expect-fp8-block must be at least 1, not {expect_fp8_block}")
+    if config is not None and not config.is_file():
+        raise UsageError(f"--config: {config} is not a file")
+    if not folder.is_dir():
+        what = "not a folder" if folder.exists() else "not there"
+        raise MissingFolder(f"{one_line(str(folder))} is {what}", hint="Give the folder that holds the shards.")
+    if list_pattern is not None:
+        print(_listing(folder, list_pattern, as_json=json_output))
+        return ExitCode.DONE
+    report = audit(folder, config=config, require_complete=require_complete, fp8_block=expect_fp8_block)
+    print(envelope("audit", report.as_json()) if json_output else "\n".join(_lines(report)))
+    if report.sound:
+        return ExitCode.DONE
+    refused = any(isinstance(problem.error, DriveError) for problem in report.inventory.problems)
+    return ExitCode.DEVICE if refused else ExitCode.CHECKPOINT
+
+
+def _listing(folder: Path, pattern: str, *, as_json: bool) -> str:
+    """The tensors whose names match, in order of shard and offset: name, dtype, shape, shard, offset, bytes."""
+    tensors = [entry for name, entry in inspect(folder).tensors.items() if fnmatchcase(name, pattern)]
+    tensors.sort(key=lambda entry: (entry.extent.shard, entry.extent.offset))
+    if as_json:
+        return envelope("tensors", {"pattern": pattern, "tensors": [_as_json(entry) for entry in tensors]})
+    rows = [("tensor", "dtype", "shape", "shard", "offset", "bytes")]
+    rows += [
+        (
+            one_line(entry.name),
+            entry.dtype,
+            "x".join(str(size) for size in entry.shape) or "-",
+            one_line(entry.extent.shard),
+            str(entry.extent.offset),
+            str(entry.extent.length),
+        )
+        for entry in tensors
+    ]
+    return table(rows, right=(4, 5))
+
+
+def _as_json(entry: TensorEntry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "dtype": entry.dtype,
+        "shape": list(entry.shape),
+        "shard": entry.extent.shard,
+        "offset_bytes": entry.extent.offset,
+        "size_bytes": entry.extent.length,
+    }
+
+
+def _lines(report: Report) -> list[str]:
+    """The report for a person: what lies there, what it is for, then one line a check."""
+    lines = [table(_facts(report)), ""]
+    if report.groups:
+        rows = [("tensors", "bytes", "", "for")]
+        rows += [_total(g.n_tensors, g.n_bytes, g.group or "no known use") for g in report.groups]
+        rows.append(_total(report.n_tensors, report.n_bytes, "in all"))
+        lines += [table(rows, right=(0, 1, 2)), ""]
+    lines += _shards_to_fetch(report)
+    for check in report.checks:
+        lines += _check_lines(check)
+    counts = ", ".join(f"{report.count(outcome)} {word}" for outcome, word in _COUNTED)
+    return [*lines, "", f"{len(report.checks)} checks: {counts}"]
+
+
+def _total(n_tensors: int, n_bytes: int, what: str) -> tuple[str, str, str, str]:
+    # GiB beside the exact bytes: it is what the model's page and the file tools of most desktops count in.
+    size = f"{n_bytes / 2**30:,.2f} GiB" if n_bytes >= 1 << 20 else format_bytes(n_bytes)
+    return f"{n_tensors:,}", f"{n_bytes:,}", size, what
+
+
+_COUNTED = ((Outcome.PASS, "passed"), (Outcome.FAIL, "failed"), (Outcome.UNDECIDED, "undecided"))
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    inventory = report.inventory
+    records = [record for record in inventory.shards.values() if record.duplicate_of is None]
+    whole = sum(record.status == "complete" for record in records)
+    shards = f"{whole} of {len(records)} complete"
+    if report.prefixes:
+        shards += f", {len(report.prefixes)} header prefixes"
+    n_copies = len(inventory.shards) - len(records)
+    if n_copies:
+        shards += f", {n_copies} duplicates"
+    present = f"{inventory.present_bytes:,} bytes present"
+    if inventory.expected_bytes is not None:
+        present += f" of {inventory.expected_bytes:,} ({format_bytes(inventory.expected_bytes)})"
+    configs = [str(file.path) for file in report.reading.files] if report.reading else ["none that can be read"]
+    index = inventory.index.path.name if inventory.index else "none that can be used"
+    return [
+        ("folder", one_line(str(inventory.folder))),
+        ("config", one_line(", ".join(configs))),
+        ("index", index),
+        ("shards", shards),
+        ("files", present),
+    ]
+
+
+def _shards_to_fetch(report: Report) -> list[str]:
+    """One line for each shard file that is not there in full, with the bytes that are and should be."""
+    rows = []
+    for record in report.inventory.shards.values():
+        if record.status == "complete" or record.shard in report.prefixes:
+            continue
+        expected = f"of {record.expected_bytes:,}" if record.expected_bytes is not None else ""
+        rows.append((record.status, one_line(record.shard), f"{record.present_bytes:,}", expected))
+    return [table(rows, right=(2,)), ""] if rows else []
+
+
+def _check_lines(check: CheckResult) -> list[str]:
+    lines = [f"{_WORDS[check.outcome]}  {check.check:<28}  {check.title}"]
+    lines += [f"        {one_line(fault.message)}" for fault in check.faults[:SHOWN_FAULTS]]
+    if check.n_faults > SHOWN_FAULTS:
+        lines.append(f"        and {check.n_faults - SHOWN_FAULTS:,} more")
+    if check.waiting and check.outcome is not Outcome.PASS:
+        lines.append(f"        waits for {_some(check.waiting)}")
+    lines += [f"        note: {one_line(note)}" for note in check.notes]
+    return lines
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(one_line(name) for name in names[:SHOWN_FAULTS])
+    more = len(names) - SHOWN_FAULTS
+    return f"{shown} and {more:,} more" if more > 0 else shown
