@@ -14,7 +14,7 @@ from app.backends.base import Backend, TurnRequest
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
-from app.paths import settings_file
+from app.paths import cache_dir, settings_file
 from app.progress import ProgressLine
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
@@ -110,7 +110,14 @@ def make_local(choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner,
     # Here and not at the top: it brings torch, a second that `ask --help` and a mistyped option need not wait.
     from app.backends.local import LocalBackend
 
-    return LocalBackend(choice.folder, numerics=numerics, index_owner=index_owner, chunk_tokens=chunk_tokens)
+    return LocalBackend(
+        choice.folder,
+        numerics=numerics,
+        index_owner=index_owner,
+        chunk_tokens=chunk_tokens,
+        # Half a second with the real tokenizer; the demo's is folded in no time and leaves nothing behind.
+        token_map_cache=None if choice.is_demo else cache_dir() / "token-map",
+    )
 
 
 def read_question(words: tuple[str, ...]) -> str:
@@ -133,8 +140,7 @@ def read_question(words: tuple[str, ...]) -> str:
     elif "-" in words:
         raise UsageError("- stands for the whole question", hint="Give the question, or - to read it from stdin.")
     else:
-        # What the shell could not decode arrives as lone surrogates, which no tokenizer takes.
-        text = " ".join(words).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = " ".join(words)
     if not text.strip():
         hint = 'Put it in quotes: artesian ask "what is an expert slot?" or give - to read it from stdin.'
         raise UsageError("there is no question", hint=hint)

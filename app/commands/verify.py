@@ -1,0 +1,46 @@
+"""`artesian verify`: the engine against golden results, number by number, with the worst difference of each kind."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from app.exits import ExitCode
+from app.report import envelope, table
+
+
+def run(
+    model: Annotated[str, Parameter(help="Folder of the checkpoint.")],
+    /,
+    *,
+    golden: Annotated[str, Parameter(help="Folder with golden.json and the recorded tensors.")],
+    numerics: Annotated[
+        Literal["exact", "reference"],
+        Parameter(help="Float32 activations, or the vendor's roundings (judged statistically)."),
+    ] = "exact",
+    as_json: Annotated[bool, Parameter(name="--json", help="Print one JSON object.")] = False,
+) -> ExitCode:
+    """Compare the engine with golden results, feeding the recorded tokens. The exit code is 1 on disagreement."""
+    # Here and not at the top: it brings torch, a second that `verify --help` need not wait.
+    from engine.golden import compare
+
+    report = compare(Path(model).expanduser(), Path(golden).expanduser(), numerics=numerics)
+    if as_json:
+        print(envelope("verify", {"numerics": numerics, **asdict(report)}))
+    else:
+        rows = [("kind", "rows", "differ", "worst", "limit", "")]
+        for kind in report.kinds:
+            verdict = "agrees" if kind.agrees else "DISAGREES"
+            rows.append(
+                (kind.kind, f"{kind.rows:,}", f"{kind.mismatches:,}", *map(_number, (kind.worst, kind.limit)), verdict)
+            )
+        print(table(rows, right=(1, 2, 3, 4)))
+        print(
+            f"\n{numerics}: " + ("everything agrees" if report.agrees else "the engine and the golden results disagree")
+        )
+    return ExitCode.DONE if report.agrees else ExitCode.FAILED
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"

@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from app.machine import cgroup_quota_cores, cpu_features, cpu_name, try_direct_read
+
+_X86 = (
+    "processor\t: 0\nmodel name\t: AMD EPYC 9575F\nflags\t\t: fpu sse2 avx2 fma f16c avx512f avx512_vnni bogus\n\n"
+    "processor\t: 1\n"
+)
+_ARM = "processor\t: 0\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd asimddp i8mm bf16 sve\n"
+
+
+def test_features_are_those_of_cpuinfo_in_one_order() -> None:
+    assert cpu_features(_X86) == ("AVX2", "FMA", "F16C", "AVX-512F", "AVX-512-VNNI")
+    assert cpu_features(_ARM) == ("NEON", "NEON-DOTPROD", "I8MM", "BF16", "SVE")
+    assert cpu_name(_X86) == "AMD EPYC 9575F"
+
+
+def _tree(root: Path, membership: str, files: dict[str, str]) -> float | None:
+    for name, text in files.items():
+        path = root / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "self").write_text(membership)
+    return cgroup_quota_cores(root / "cgroup", root / "self")
+
+
+def test_the_tightest_quota_of_all_groups_above_counts(tmp_path: Path) -> None:
+    files = {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n", "a/b/c/cpu.max": "400000 100000\n"}
+    assert _tree(tmp_path, "0::/a/b/c\n", files) == 1.5
+
+
+def test_a_quota_of_the_first_cgroup_version_counts(tmp_path: Path) -> None:
+    files = {
+        "cpu,cpuacct/x/cpu.cfs_quota_us": "50000",
+        "cpu,cpuacct/x/cpu.cfs_period_us": "100000",
+        "cpu,cpuacct/cpu.cfs_quota_us": "-1",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000",
+    }
+    assert _tree(tmp_path, "7:memory:/y\n4:cpu,cpuacct:/x\n0::/\n", files) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("membership", "files"),
+    [
+        ("0::/a\n", {}),
+        ("0::/a\n", {"a/cpu.max": "max 100000"}),
+        ("0::/a\n", {"a/cpu.max": "lots"}),
+        ("0::/a\n", {"a/cpu.max": "100000 0"}),
+        ("nonsense\n", {}),
+        ("", {}),
+    ],
+)
+def test_no_quota_and_nonsense_are_both_no_limit(tmp_path: Path, membership: str, files: dict[str, str]) -> None:
+    assert _tree(tmp_path, membership, files) is None
+
+
+def test_no_cgroups_at_all_is_no_limit(tmp_path: Path) -> None:
+    assert cgroup_quota_cores(tmp_path / "nothing", tmp_path / "nothing") is None
+
+
+def test_a_direct_read_is_a_result_whatever_happens(tmp_path: Path) -> None:
+    # Whether it works is the file system's choice; that an answer and a reason come back is ours.
+    file = tmp_path / "f"
+    file.write_bytes(b"x" * 100)
+    found = try_direct_read(file)
+    assert found.works == (found.block_bytes > 0) == (found.reason == "")
+    missing = try_direct_read(tmp_path / "missing")
+    assert not missing.works and "No such file" in missing.reason
+
+
+def test_an_empty_file_proves_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.touch()
+    assert not try_direct_read(file).works
