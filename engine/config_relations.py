@@ -58,27 +58,16 @@ def _ratio(config: "ModelConfig", layer: int) -> int:
 
 
 def _ratios_length(config: "ModelConfig") -> Iterator[Violation]:
-    if len(config.compress_ratios) != config.n_layers + config.n_mtp_layers:
-        why = f"compress_ratios has {len(config.compress_ratios)} entries, one per layer and draft stage are needed"
-        yield _broken(
-            config,
-            "config.ratios-length",
-            why,
-            "n_layers",
-            "n_mtp_layers",
-            entries=len(config.compress_ratios),
-        )
+    n_entries = len(config.compress_ratios)
+    if n_entries != config.n_layers + config.n_mtp_layers:
+        why = f"{n_entries} compression ratios, one per layer and draft stage are needed"
+        yield _broken(config, "config.ratios-length", why, "n_layers", "n_mtp_layers", "compress_ratios")
 
 
 def _draft_ratios(config: "ModelConfig") -> Iterator[Violation]:
     if any(config.compress_ratios[config.n_layers :]):
-        yield _broken(
-            config,
-            "config.draft-ratios",
-            "a draft stage compresses nothing, its ratio is 0",
-            "n_layers",
-            draft_ratios=config.compress_ratios[config.n_layers :],
-        )
+        why = "a draft stage compresses nothing, its ratio is 0"
+        yield _broken(config, "config.draft-ratios", why, "n_layers", "compress_ratios")
 
 
 def _source_order(config: "ModelConfig") -> Iterator[Violation]:

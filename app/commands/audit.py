@@ -93,8 +93,11 @@ def _lines(report: Report) -> list[str]:
     lines = [table(_facts(report)), ""]
     if report.groups:
         rows = [("tensors", "bytes", "", "for")]
-        rows += [_total(g.n_tensors, g.n_bytes, g.group or "no known use") for g in report.groups]
-        rows.append(_total(report.n_tensors, report.n_bytes, "in all"))
+        # GiB beside the exact bytes of a large model: it is what its page and most file tools count in.
+        size = _gibibytes if report.n_bytes >= 1 << 30 else format_bytes
+        totals = [(g.n_tensors, g.n_bytes, g.group or "no known use") for g in report.groups]
+        for n_tensors, n_bytes, what in [*totals, (report.n_tensors, report.n_bytes, "in all")]:
+            rows.append((f"{n_tensors:,}", f"{n_bytes:,}", size(n_bytes), what))
         lines += [table(rows, right=(0, 1, 2)), ""]
     lines += _shards_to_fetch(report)
     for check in report.checks:
@@ -103,10 +106,8 @@ def _lines(report: Report) -> list[str]:
     return [*lines, "", f"{len(report.checks)} checks: {counts}"]
 
 
-def _total(n_tensors: int, n_bytes: int, what: str) -> tuple[str, str, str, str]:
-    # GiB beside the exact bytes: it is what the model's page and the file tools of most desktops count in.
-    size = f"{n_bytes / 2**30:,.2f} GiB" if n_bytes >= 1 << 20 else format_bytes(n_bytes)
-    return f"{n_tensors:,}", f"{n_bytes:,}", size, what
+def _gibibytes(n_bytes: float) -> str:
+    return f"{n_bytes / 2**30:,.2f} GiB"
 
 
 _COUNTED = ((Outcome.PASS, "passed"), (Outcome.FAIL, "failed"), (Outcome.UNDECIDED, "undecided"))
