@@ -90,6 +90,11 @@ class Checkpoint:
         """Payload bytes read so far, by all threads."""
         return self._read_bytes
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called; reads that began before may still be running."""
+        return self._closed
+
     def entry(self, name: str) -> TensorEntry:
         """Where tensor `name` lies. Raises: UnknownTensor."""
         entry = self.tensors.get(name)

@@ -43,12 +43,16 @@ from storage.errors import (
     shown,
 )
 from storage.extents import Extent
-from storage.strictjson import RefusedJsonError, strict_object
+from storage.strictjson import RefusedJsonError, count_up_to, strict_object
 
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's own limit; the largest header of the release is 261,440 bytes."""
-MAX_TENSORS = 250_000
+MAX_TENSORS = 100_000
 """In one shard. The whole release has 96,085 tensors, so a single-file conversion of it still fits."""
+MAX_ENTRY_BYTES = 4096
+"""Header bytes per entry, on average: the longest name with every character escaped, and room."""
+SPARE_BYTES = 1 << 20
+"""Header bytes beyond those of the entries: metadata and padding."""
 MAX_DIMS = 8
 MAX_NAME_CHARS = 512
 MAX_FAULTS = 64
@@ -68,6 +72,9 @@ DTYPE_BITS: Mapping[str, int] = {
 _FETCH = "Fetch this shard again, then run `artesian audit`."
 _FOREIGN = "This is not a shard of the released format, or it was damaged. " + _FETCH
 _INT64 = 1 << 63
+_PIECE_BYTES = 1 << 20
+_SPARE_VALUES = 10_000
+_FIELDS = {"dtype", "shape", "data_offsets"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +194,7 @@ def parse_header(raw: bytes, file_bytes: int, shard: str) -> HeaderScan:
     return HeaderScan(header=header, faults=tuple(faults))
 
 
-def header_length(raw: bytes, file_bytes: int, shard: str) -> int:
+def header_length(raw: bytes | bytearray, file_bytes: int, shard: str) -> int:
     """The stated header length, once it is believable. The first 8 bytes of `raw` are enough.
 
     Raises: EmptyShard, HeaderCut, HeaderTooLarge.
@@ -244,27 +251,50 @@ def _read_raw(path: Path, shard: str) -> tuple[bytes, int]:
                 expected="file",
                 hint="Remove it and fetch the shard.",
             )
-        first = _pread_all(fd, LENGTH_BYTES, 0, path)
-        length = header_length(first, facts.st_size, shard)
-        return first + _pread_all(fd, length, LENGTH_BYTES, path), facts.st_size
+        raw = bytearray(_pread(fd, LENGTH_BYTES, 0, path))
+        end = LENGTH_BYTES + header_length(raw, facts.st_size, shard)
+        n_objects = 0
+        while len(raw) < end:
+            piece = _pread(fd, min(_PIECE_BYTES, end - len(raw)), len(raw), path)
+            if not piece:
+                break
+            raw += piece
+            n_objects += piece.count(b"{")
+            _check_counts(len(raw) - LENGTH_BYTES, n_objects, shard)
+        return bytes(raw), facts.st_size
     finally:
         os.close(fd)
 
 
-def _pread_all(fd: int, n_bytes: int, offset: int, path: Path) -> bytes:
-    """`n_bytes` from `offset`, or fewer where the file ends."""
-    parts: list[bytes] = []
-    while n_bytes > 0:
-        try:
-            part = os.pread(fd, n_bytes, offset)
-        except OSError as error:
-            raise DriveError.of(error, path, offset) from error
-        if not part:
-            break
-        parts.append(part)
-        offset += len(part)
-        n_bytes -= len(part)
-    return b"".join(parts)
+def _pread(fd: int, n_bytes: int, offset: int, path: Path) -> bytes:
+    try:
+        return os.pread(fd, n_bytes, offset)
+    except OSError as error:
+        raise DriveError.of(error, path, offset) from error
+
+
+def _check_counts(n_bytes: int, n_objects: int, shard: str) -> None:
+    """Refuse a header that no real shard has, long before 100 MB of it are in memory or in Python objects.
+
+    Raises: TooManyTensors, HeaderTooLarge.
+    """
+    if n_objects > MAX_TENSORS + 2:  # the header itself and the metadata are objects too
+        raise TooManyTensors(
+            f"{shown(shard)}: the header has more than {MAX_TENSORS:,} entries",
+            shard=shard,
+            found=n_objects,
+            expected=MAX_TENSORS,
+            hint=_FOREIGN,
+        )
+    allowed = SPARE_BYTES + MAX_ENTRY_BYTES * n_objects
+    if n_bytes > allowed:
+        raise HeaderTooLarge(
+            f"{shown(shard)}: {n_bytes:,} bytes of header hold {n_objects:,} entries, which account for {allowed:,}",
+            shard=shard,
+            found=n_bytes,
+            expected=allowed,
+            hint=_FOREIGN,
+        )
 
 
 def missing(path: Path, shard: str) -> MissingShard:
@@ -291,8 +321,10 @@ def _decode(header: bytes, shard: str) -> dict[str, Any]:
     if not header.startswith(b"{"):
         # The format demands it, and it spares parsing what is surely something else.
         raise HeaderNotJson(f"{shown(shard)}: the header does not begin with '{{'", shard=shard, hint=_FOREIGN)
+    n_objects = count_up_to(header, b"{", MAX_TENSORS + 2)
+    _check_counts(len(header), n_objects, shard)
     try:
-        return strict_object(header, max_objects=MAX_TENSORS + 2, max_values=MAX_TENSORS * (MAX_DIMS + 4))
+        return strict_object(header, max_objects=n_objects, max_values=_SPARE_VALUES + n_objects * (MAX_DIMS + 8))
     except RefusedJsonError as refused:
         kinds: dict[str, type[HeaderError]] = {"text": HeaderNotText, "key": DuplicateKey, "count": TooManyTensors}
         raise kinds.get(refused.reason, HeaderNotJson)(
@@ -322,46 +354,40 @@ def _note(faults: list[StorageError], fault: StorageError) -> None:
 
 def _entry(name: str, value: Any, shard: str, data_start: int) -> TensorEntry:
     """One entry whose fields make sense by themselves. Raises: HeaderError."""
-
-    def refuse(kind: type[HeaderError], why: str, found: object = None, expected: object = None) -> HeaderError:
-        return kind(
-            f"{shown(shard)}: tensor {shown(name)!r} {why}",
-            shard=shard,
-            tensor=name,
-            found=found,
-            expected=expected,
-            hint=_FOREIGN,
-        )
-
-    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
-        why = (
-            f"has a name of {len(name):,} characters"
-            if name.isprintable()
-            else "has unprintable characters in its name"
-        )
-        raise refuse(BadTensorName, why, len(name), MAX_NAME_CHARS)
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        found = sorted(value)[:8] if isinstance(value, dict) else type(value).__name__
-        raise refuse(BadTensorEntry, "is not described by exactly dtype, shape and data_offsets", found)
+    if not name or len(name) > MAX_NAME_CHARS:
+        raise _refused(BadTensorName, name, shard, f"has a name of {len(name):,} characters", len(name), MAX_NAME_CHARS)
+    if not name.isprintable():
+        raise _refused(BadTensorName, name, shard, "has unprintable characters in its name", ascii(name))
+    if not isinstance(value, dict) or value.keys() != _FIELDS:
+        found = ", ".join(sorted(value)[:8]) if isinstance(value, dict) else type(value).__name__
+        raise _refused(BadTensorEntry, name, shard, "is not described by exactly dtype, shape and data_offsets", found)
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):
-        raise refuse(BadTensorEntry, "has a dtype that is not text", type(dtype).__name__, "text")
-    if not isinstance(shape, list) or not all(type(size) is int for size in shape):
-        raise refuse(BadTensorEntry, "has a shape that is not a list of whole numbers", type(shape).__name__)
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(offset) is int for offset in offsets):
-        raise refuse(BadTensorEntry, "has data_offsets that are not two whole numbers", type(offsets).__name__)
+        raise _refused(BadTensorEntry, name, shard, "has a dtype that is not text", type(dtype).__name__, "text")
+    # `type(...) is int` throughout: a bool is an int to isinstance, and no size.
+    if type(shape) is not list or any(type(size) is not int for size in shape):
+        raise _refused(BadTensorEntry, name, shard, "has a shape that is not a list of whole numbers")
+    if type(offsets) is not list or [type(offset) for offset in offsets] != [int, int]:
+        raise _refused(BadTensorEntry, name, shard, "has data_offsets that are not two whole numbers")
     if len(shape) > MAX_DIMS:
-        raise refuse(BadShape, f"has {len(shape):,} dimensions, more than {MAX_DIMS}", len(shape), MAX_DIMS)
+        raise _refused(BadShape, name, shard, f"has {len(shape):,} dimensions", len(shape), MAX_DIMS)
     for size in shape:
         if not 0 <= size < _INT64:
-            raise refuse(BadShape, f"has a dimension of {size:,}", size)
+            raise _refused(BadShape, name, shard, f"has a dimension of {size:,}", size, _INT64)
     begin, end = offsets
     if begin < 0 or end < begin:
-        raise refuse(BadOffsets, f"begins at {begin:,} and ends at {end:,}", begin, end)
+        raise _refused(BadOffsets, name, shard, f"begins at {begin:,} and ends at {end:,}", begin, end)
     if data_start + end >= _INT64:
-        raise refuse(BadOffsets, f"ends at {end:,}, beyond any file", end, _INT64)
+        raise _refused(BadOffsets, name, shard, f"ends at {end:,}, beyond any file", end, _INT64)
     extent = Extent(shard=shard, offset=data_start + begin, length=end - begin)
     return TensorEntry(name=name, dtype=dtype, shape=tuple(shape), extent=extent)
+
+
+def _refused(
+    kind: type[HeaderError], name: str, shard: str, why: str, found: object = None, expected: object = None
+) -> HeaderError:
+    message = f"{shown(shard)}: tensor {shown(name)!r} {why}"
+    return kind(message, shard=shard, tensor=name, found=found, expected=expected, hint=_FOREIGN)
 
 
 def _extent_fault(entry: TensorEntry) -> HeaderError | None:
@@ -369,28 +395,15 @@ def _extent_fault(entry: TensorEntry) -> HeaderError | None:
     shard, name, found = entry.extent.shard, entry.name, entry.extent.length
     bits = DTYPE_BITS.get(entry.dtype)
     if bits is None:
-        return UnknownDtype(
-            f"{shown(shard)}: tensor {shown(name)!r} has the unknown dtype {shown(entry.dtype)!r}",
-            shard=shard,
-            tensor=name,
-            found=entry.dtype,
-            hint=_FOREIGN,
-        )
+        return _refused(UnknownDtype, name, shard, f"has the unknown dtype {shown(entry.dtype)!r}", entry.dtype)
     for size in entry.shape:
         bits *= size  # at most MAX_DIMS numbers of 63 bits
     if bits == found * 8:
         return None
     expected = bits // 8 if bits % 8 == 0 else bits / 8
     stated = f"{expected:,}" if bits < _INT64 * 8 else f"2^{bits.bit_length() - 4} or more"
-    return ExtentMismatch(
-        f"{shown(shard)}: tensor {shown(name)!r} is {entry.dtype} {list(entry.shape)}, which is {stated} bytes; "
-        f"its extent has {found:,}",
-        shard=shard,
-        tensor=name,
-        found=found,
-        expected=expected,
-        hint=_FOREIGN,
-    )
+    why = f"is {entry.dtype} {list(entry.shape)}, which is {stated} bytes; its extent has {found:,}"
+    return _refused(ExtentMismatch, name, shard, why, found, expected)
 
 
 def _check_layout(
@@ -401,31 +414,11 @@ def _check_layout(
     for entry in ordered:
         start = entry.extent.offset
         if start < end and last is not None:
-            _note(
-                faults,
-                OverlappingTensors(
-                    f"{shown(shard)}: tensor {shown(entry.name)!r} begins at byte {start:,}, "
-                    f"before {shown(last.name)!r} ends at {end:,}",
-                    shard=shard,
-                    tensor=entry.name,
-                    found=start,
-                    expected=end,
-                    hint=_FOREIGN,
-                ),
-            )
+            why = f"begins at byte {start:,}, before {shown(last.name)!r} ends at {end:,}"
+            _note(faults, _refused(OverlappingTensors, entry.name, shard, why, start, end))
         elif start > end and gaps:
-            _note(
-                faults,
-                GapInData(
-                    f"{shown(shard)}: bytes {end:,} to {start:,}, before tensor {shown(entry.name)!r}, "
-                    "belong to no tensor",
-                    shard=shard,
-                    tensor=entry.name,
-                    found=start,
-                    expected=end,
-                    hint=_FOREIGN,
-                ),
-            )
+            why = f"begins at byte {start:,}, and {start - end:,} bytes before it belong to no tensor"
+            _note(faults, _refused(GapInData, entry.name, shard, why, start, end))
         if entry.extent.end >= end:
             end, last = entry.extent.end, entry
 

@@ -21,9 +21,9 @@ from storage.errors import (
 from storage.strictjson import RefusedJsonError, strict_object
 
 INDEX_NAME = "model.safetensors.index.json"
-MAX_INDEX_BYTES = 256_000_000
+MAX_INDEX_BYTES = 64_000_000
 """The index of the release has about 8 MB."""
-MAX_INDEX_TENSORS = 2_000_000
+MAX_INDEX_TENSORS = 400_000
 MAX_SHARDS = 10_000
 MAX_SHARD_NAME_BYTES = 255
 

@@ -7,7 +7,7 @@ folder still downloading and a folder of header prefixes under any name are both
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from storage.crosscheck import duplicate_problems, index_problems, shard_problems
@@ -148,7 +148,8 @@ def _best_file(name: str, places: Sequence[Path]) -> tuple[list[Path], HeaderSca
 def _records(
     paths: Mapping[str, Sequence[Path]], scans: Mapping[str, HeaderScan], index: ShardIndex | None
 ) -> dict[str, ShardRecord]:
-    stands_for = {name: _stands_for(name, scan.header, index) for name, scan in scans.items()}
+    absent = {name for name, scan in scans.items() if status_of(scan) == "missing"}
+    stands_for = {name: _stands_for(name, scan.header, index, absent) for name, scan in scans.items()}
     renamed = {shard for name, shard in stands_for.items() if shard != name}
     first_with: dict[bytes, str] = {}
     records: dict[str, ShardRecord] = {}
@@ -173,10 +174,12 @@ def _records(
     return records
 
 
-def _stands_for(name: str, header: ShardHeader | None, index: ShardIndex | None) -> str:
+def _stands_for(name: str, header: ShardHeader | None, index: ShardIndex | None, absent: Set[str]) -> str:
+    """The absent shard of the index whose tensors this file of another name holds, or the file's own name."""
     if index is None or header is None or name in index.shards:
         return name
-    return next((index.weight_map[tensor] for tensor in header.tensors if tensor in index.weight_map), name)
+    assigned = next((index.weight_map[tensor] for tensor in header.tensors if tensor in index.weight_map), name)
+    return assigned if assigned in absent else name
 
 
 def _size(path: Path) -> int:
