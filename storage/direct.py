@@ -105,6 +105,8 @@ class DirectFile:
         head = offset % block
         span = -(-(head + length) // block) * block
         assert len(target) >= span, (len(target), span)
+        if not length:
+            return 0
         n_read = 0
         if self._io_path.direct:
             n_read, complete = self._read_direct(offset - head, head + length, target[:span])
@@ -199,7 +201,9 @@ class DirectFile:
 
     def _choose(self, io: IoMode) -> IoPath:
         if io == "buffered":
-            kind = self._system.file_system(self._descriptor(direct=False))
+            fd = self._descriptor(direct=False)
+            kind = self._system.file_system(fd)
+            self._size(fd)
             return self._path_of(direct=False, block=BLOCKS[0], kind=kind, reason="asked for")
         try:
             fd = self._fds[True] = self._system.open(self.path, direct=True)
@@ -208,10 +212,10 @@ class DirectFile:
                 raise DriveError.of(error, self.path, None) from error
             refusal = f"opening for direct reads was refused ({errno.errorcode[error.errno]})"
             return self._refused(io, refusal, self._system.file_system(self._descriptor(direct=False)))
-        kind = self._system.file_system(fd)
+        kind, size = self._system.file_system(fd), self._size(fd)
         if kind in _IN_MEMORY:
             return self._refused(io, f"{kind} keeps its files in the page cache", kind)
-        block, reason = self._prove(fd)
+        block, reason = self._prove(fd, size)
         if block is None:
             return self._refused(io, reason, kind)
         return self._path_of(direct=True, block=block, kind=kind, reason=reason)
@@ -222,24 +226,30 @@ class DirectFile:
                 f"{shown(str(self.path))} cannot be read directly: {reason}" + (f", on {kind}" if kind else ""),
                 hint="Use `--io auto` to read it through the page cache.",
             )
-        self._descriptor(direct=False)
+        self._size(self._descriptor(direct=False))
         return self._path_of(direct=False, block=BLOCKS[0], kind=kind, reason=reason)
 
     def _path_of(self, *, direct: bool, block: int, kind: str, reason: str) -> IoPath:
         return IoPath(file=self.path, direct=direct, block_bytes=block, file_system=kind, reason=reason)
 
-    def _prove(self, fd: int) -> tuple[int | None, str]:
+    def _size(self, fd: int) -> int:
+        """Bytes of the open file, which must be a regular one."""
+        try:
+            return self._system.file_bytes(fd)
+        except OSError as error:
+            raise DriveError.of(error, self.path, None) from error
+
+    def _prove(self, fd: int, file_bytes: int) -> tuple[int | None, str]:
         """The smallest block that a real read accepts, and how that is known; None with the reason when none does."""
         alignment = self._system.dio_alignment(fd)
         if alignment is not None and not alignment.offset_bytes:
             return None, "the file system says it has no direct reads"
         least = max(alignment, default=0) if alignment is not None else 0
-        size = self._system.file_bytes(fd)
         with mmap.mmap(-1, 2 * BLOCKS[-1], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as scratch:
             for block in sorted({*(size for size in BLOCKS if size >= least), least} - {0}):
                 # The second block where there is one: offset 0 and a page in memory are aligned to anything.
-                offset = block if size > block else 0
-                if self._accepts(fd, memoryview(scratch), block, offset, min(block, size - offset)):
+                offset = block if file_bytes > block else 0
+                if self._accepts(fd, memoryview(scratch), block, offset, min(block, file_bytes - offset)):
                     return block, f"proven by a read of {block:,} bytes at {offset:,}"
         return None, f"no read of {BLOCKS[0]:,} to {BLOCKS[-1]:,} bytes was accepted"
 

@@ -1,9 +1,14 @@
 """Stand-ins with behaviour of their own, for tests that need no model, drive or clock."""
 
-from collections.abc import Callable, Iterator, Sequence
+import errno
+import threading
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from pathlib import Path
 
 from app.backends.base import TurnRequest
 from engine.events import Event, LoadProgress, TurnDone, TurnStats
+from storage.syscalls import DioAlignment, Syscalls
 
 
 class ScriptedBackend:
@@ -80,3 +85,109 @@ def turn_done(
         read_bytes=read_bytes,
     )
     return TurnDone(reason=reason, stats=stats)
+
+
+class FlakyDrive(Syscalls):
+    """A drive whose reads come short or fail. Reads are numbered from 1, those that prove alignment included."""
+
+    def __init__(
+        self,
+        *,
+        fail_on: Container[int] = (),
+        error: int = errno.EIO,
+        longest: Callable[[int], int] = lambda n_bytes: n_bytes,
+        refuse_direct: bool = False,
+        block_bytes: int = 1,
+        kind: str | None = None,
+    ) -> None:
+        """`fail_on` holds the numbers of the reads that fail with `error`; `longest` gives the most bytes a read of a
+        size gets; direct reads not aligned to `block_bytes` fail with EINVAL; `kind` is the file system's name."""
+        self.fail_on = fail_on
+        self.error = error
+        self.longest = longest
+        self.n_reads = 0
+        self.read_bytes = 0
+        self._refuse_direct = refuse_direct
+        self._block_bytes = block_bytes
+        self._kind = kind
+        self._direct: set[int] = set()
+        self._lock = threading.Lock()
+
+    def open(self, path: Path, *, direct: bool) -> int:
+        """The real one, or EINVAL."""
+        if direct and self._refuse_direct:
+            raise OSError(errno.EINVAL, "no direct reads here")
+        fd = super().open(path, direct=direct)
+        if direct:
+            self._direct.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        """The real one."""
+        self._direct.discard(fd)
+        super().close(fd)
+
+    def pread(self, fd: int, target: memoryview, offset: int) -> int:
+        """The real one, if it is not this read's turn to fail."""
+        with self._lock:
+            self.n_reads += 1
+            number = self.n_reads
+        if number in self.fail_on:
+            raise OSError(self.error, "as the test wants")
+        if fd in self._direct and (offset % self._block_bytes or len(target) % self._block_bytes):
+            raise OSError(errno.EINVAL, "misaligned")
+        count = super().pread(fd, target[: max(1, self.longest(len(target)))] if len(target) else target, offset)
+        with self._lock:
+            self.read_bytes += count
+        return count
+
+    def dio_alignment(self, fd: int) -> DioAlignment | None:
+        """Nothing, so that what works has to be found out."""
+        return None
+
+    def file_system(self, fd: int) -> str:
+        """The name the test gave, or the real one."""
+        return super().file_system(fd) if self._kind is None else self._kind
+
+
+class SlowDrive(Syscalls):
+    """A drive that delivers `rate_bytes_s` and not more, however many reads are in flight."""
+
+    def __init__(self, rate_bytes_s: float) -> None:
+        self._rate_bytes_s = rate_bytes_s
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def pread(self, fd: int, target: memoryview, offset: int) -> int:
+        """The real one, late."""
+        count = super().pread(fd, target, offset)
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + count / self._rate_bytes_s
+            wait_s = self._free_at - time.monotonic()
+        time.sleep(max(0.0, wait_s))
+        return count
+
+
+class GatedDrive(Syscalls):
+    """A drive on which reads begin when they are asked for and end when the test lets them. Open until `shut`."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        """Offsets of the reads since `shut`, in the order they began."""
+        self._let = threading.Semaphore(0)
+        self._shut = False
+
+    def shut(self) -> None:
+        """From now on reads wait."""
+        self._shut = True
+
+    def let(self, n_reads: int = 1) -> None:
+        """Let this many reads end."""
+        self._let.release(n_reads)
+
+    def pread(self, fd: int, target: memoryview, offset: int) -> int:
+        """The real one, when the gate lets it."""
+        if self._shut:
+            self.begun.append(offset)
+            self._let.acquire()
+        return super().pread(fd, target, offset)
