@@ -31,6 +31,7 @@ class Weights:
     """The tensors of a checkpoint folder by name, dequantised to float64 on first use and kept."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._where: dict[str, tuple[Path, int, dict[str, Any]]] = {}
         self._known: dict[str, Vector] = {}
         for shard in sorted(folder.glob("*.safetensors")):

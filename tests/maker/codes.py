@@ -38,8 +38,8 @@ def encode_bf16(x: Floats) -> NDArray[np.uint16]:
 
 def _exponents(largest: Floats, limit: float) -> NDArray[Any]:
     """e8m0 codes of the smallest powers of two that bring `largest` down to `limit`."""
-    safe = np.maximum(largest, limit * 2.0**-120)
-    return np.ceil(np.log2(safe / limit)).astype(int) + 127
+    fraction, exponent = np.frexp(np.maximum(largest, limit * 2.0**-120) / limit)
+    return np.asarray(exponent - (fraction == 0.5) + 127)
 
 
 def encode_fp8(x: Floats) -> tuple[Bytes, Bytes]:
