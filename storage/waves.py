@@ -50,9 +50,10 @@ class WavePlan:
         yield from self.missing
 
     def release(self) -> None:
-        """Unpin everything; for slots that were not failed in between."""
-        for _, (table, slot) in self.members():
-            table.unpin(slot)
+        """Unpin everything whose read did not fail."""
+        for key, (table, slot) in self.members():
+            if table.key(slot) == key:
+                table.unpin(slot)
 
 
 class StepPlan:
@@ -174,6 +175,10 @@ class ExpertSlots:
     def plan(self, layer: int, experts: Sequence[int], phase: Phase) -> StepPlan:
         """Begin a layer's request."""
         return StepPlan(self.tables[layer], self.spare, layer, experts, phase=phase, wave_experts=self._limits[layer])
+
+    def room(self, layer: int) -> int:
+        """Experts of one layer that can be in at once."""
+        return self.tables[layer].n_slots + (self.spare.n_slots if self.spare is not None else 0)
 
     def find(self, key: ExpertId) -> Place | None:
         """Where an expert is, or is on its way to."""
