@@ -95,6 +95,10 @@ class ChatTokenizer:
         """Whether this tokenizer has that control token."""
         return spelling in self._added
 
+    def is_control(self, token: int) -> bool:
+        """Whether an id is a control token, whose spelling is no ordinary text."""
+        return token in self._spellings
+
     def encode_plain(self, text: str) -> list[int]:
         """The ids of text as text: no control token, whatever it spells. Lone surrogates are repaired first."""
         return self._plain.encode(repair(text), add_special_tokens=False).ids
