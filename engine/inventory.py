@@ -219,11 +219,12 @@ def _stage(config: ModelConfig, stage: int, fp8_block: int) -> Tensors:
 def _experts(
     config: ModelConfig, prefix: str, count: int, reader: Reader, *, layer: int | None = None, stage: int | None = None
 ) -> Tensors:
+    roles = [(role, f"ffn.experts.{role}", dtype, shape) for role, dtype, shape in _expert_roles(config)]
     return {
         f"{prefix}.ffn.experts.{number}.{role}": ExpectedTensor(
             dtype=dtype,
             shape=shape,
-            role=f"ffn.experts.{role}",
+            role=full_role,
             group=Group.EXPERTS,
             reader=reader,
             layer=layer,
@@ -231,7 +232,7 @@ def _experts(
             expert=number,
         )
         for number in range(count)
-        for role, dtype, shape in _expert_roles(config)
+        for role, full_role, dtype, shape in roles
     }
 
 

@@ -26,7 +26,7 @@ def _kinds(view: View) -> Iterator[Finding]:
         unseen = [absence is not None and not absence.promised and not absence.decided for absence in absences]
         there = [absence is None or absence.promised for absence in absences]
         for name, is_unseen, is_there, want in zip(names, unseen, there, wanted, strict=True):
-            if is_unseen:
+            if is_unseen and want:
                 yield from (Waiting(what=shard) for shard in view.open_shards)
             elif is_there != want:
                 kind = "full" if there[0] else "reindex" if there[1] else "reuse"
@@ -43,7 +43,8 @@ def _kinds(view: View) -> Iterator[Finding]:
 def _counts(view: View) -> Iterator[Finding]:
     config, tensors = demands(view)
     wanted = Counter(tensor.layer for tensor in tensors.values())
-    found = Counter(place.number for place in view.places.values() if not place.stage)
+    found = Counter(tensor.layer for name, tensor in tensors.items() if name in view.names)
+    found.update(place.number for place in view.extras.values() if place is not None and not place.stage)
     may_hold_more = view.inventory.index is None and view.open_shards
     for layer in range(config.n_layers):
         if found[layer] < wanted[layer] and may_hold_more:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from engine.audit.records import MAX_FAULTS, CheckResult, Fault, Finding, Note, Outcome, Waiting
 from engine.audit.view import View
 from engine.config import ModelConfig
-from engine.inventory import ExpectedTensor, Tensors
+from engine.inventory import Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +63,15 @@ def demands(view: View) -> tuple[ModelConfig, Tensors]:
     return view.config, view.expected
 
 
-def having(tensors: Tensors, accept: Callable[[ExpectedTensor], bool]) -> list[str]:
-    """The names of the demanded tensors that `accept` takes, in order."""
-    return [name for name, tensor in tensors.items() if accept(tensor)]
+def having(view: View, accept: Callable[[str], bool], *, stage: bool = False) -> list[str]:
+    """The demanded tensors whose role `accept` takes: of draft stages, or of all else."""
+    roles = view.roles.items()
+    return [name for (of_stage, role), names in roles if of_stage == stage and accept(role) for name in names]
 
 
 def exactly(view: View, roles: frozenset[str], *, stage: bool = False) -> Iterator[Finding]:
     """A fault for each tensor of these roles that is missing or extra, over all backbone layers (or draft stages)."""
-    _, tensors = demands(view)
-    yield from view.demand(having(tensors, lambda tensor: tensor.role in roles and (tensor.stage is not None) == stage))
-    for name, place in view.places.items():
-        if place.stage == stage and place.role in roles and name not in tensors:
+    yield from view.demand(having(view, roles.__contains__, stage=stage))
+    for name, place in view.extras.items():
+        if place is not None and place.stage == stage and place.role in roles:
             yield view.unexpected(name)

@@ -13,25 +13,24 @@ _PROJECTION = ("main_proj.", "main_norm.")
 def _own_part(view: View, roles: tuple[str, ...]) -> Iterator[Finding]:
     """These roles are where the config puts them, in shape, and in no other stage."""
     _, tensors = demands(view)
-    names = having(tensors, lambda tensor: tensor.stage is not None and tensor.role.startswith(roles))
+    names = having(view, lambda role: role.startswith(roles), stage=True)
     yield from view.demand(names)
     for name in names:
         if not name.endswith(".scale"):
             yield from view.shape(name, tensors[name].shape)
-    for name, place in view.places.items():
-        if place.stage and place.role.startswith(roles) and name not in tensors:
+    for name, place in view.extras.items():
+        if place is not None and place.stage and place.role.startswith(roles):
             yield view.unexpected(name)
 
 
 def _stages(view: View) -> Iterator[Finding]:
-    config, tensors = demands(view)
-    own = (*_HEADS, *_PROJECTION)
-    yield from view.demand(
-        having(tensors, lambda t: t.stage is not None and t.expert is None and not t.role.startswith(own))
-    )
-    for name, place in view.places.items():
-        in_stage = place.stage and place.number < config.n_mtp_layers
-        if in_stage and place.expert is None and not place.role.startswith(own) and name not in tensors:
+    config, _ = demands(view)
+    judged_elsewhere = (*_HEADS, *_PROJECTION, "ffn.experts.")
+    yield from view.demand(having(view, lambda role: not role.startswith(judged_elsewhere), stage=True))
+    for name, place in view.extras.items():
+        if place is None or not place.stage or place.number >= config.n_mtp_layers:
+            continue
+        if place.expert is None and not place.role.startswith((*_HEADS, *_PROJECTION)):
             yield view.unexpected(name)
 
 

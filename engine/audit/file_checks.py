@@ -14,6 +14,7 @@ from storage.errors import (
     ForeignTail,
     MissingShard,
     NoIndex,
+    NoShards,
     StorageError,
     TruncatedShard,
     UnsafeShardName,
@@ -73,10 +74,10 @@ def _index(view: View) -> Iterator[Finding]:
 
 
 def _sizes(view: View) -> Iterator[Finding]:
-    records = list(view.records())
-    if not records:
-        yield Fault(message=f"{view.inventory.folder} holds no shard", found=0)
-    for record in records:
+    for problem in view.inventory.problems:
+        if isinstance(problem.error, NoShards):
+            yield _fault(problem.error)
+    for record in view.records():
         if record.shard in view.prefixes:
             yield Waiting(what=record.shard)
             continue

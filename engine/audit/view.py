@@ -5,7 +5,7 @@ a shard that is not on the disk, but for one that is, its header does.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from engine.audit.records import Fault, Finding, GroupTotal, Waiting
 from engine.config import ConfigReading, ModelConfig
 from engine.errors import ConfigError
-from engine.inventory import Group, Tensors, expected_tensors
+from engine.inventory import Group, Tensors, expected_tensors, is_place_holder_tower
 from storage.headers import LENGTH_BYTES, TensorEntry
 from storage.inspection import SHARD_SUFFIX
 from storage.inventory import Inventory, ShardRecord
@@ -90,10 +90,16 @@ class View:
         if reading is not None and not reading.missing:
             self.config = reading.build()
             try:
-                self.expected = expected_tensors(self.config, fp8_block=fp8_block)
+                self.expected = self._demanded(self.config)
             except ConfigError:
                 # A relation of its own reports what is contradictory; nothing can be derived from it.
                 self.expected = None
+
+    def _demanded(self, config: ModelConfig) -> Tensors:
+        tensors = expected_tensors(config, fp8_block=self.fp8_block)
+        if is_place_holder_tower(self.names):
+            return {name: t for name, t in tensors.items() if t.group is not Group.VISION or name in self.names}
+        return tensors
 
     @property
     def entries(self) -> Mapping[str, TensorEntry]:
@@ -175,16 +181,15 @@ class View:
         )
 
     def shape(self, name: str, *allowed: tuple[int, ...]) -> Iterator[Finding]:
-        """A fault when the tensor has none of these shapes; what to wait for when it cannot be seen."""
+        """A fault when the tensor has none of these shapes (the first is the right one), or what to wait for."""
         entry = self.entries.get(name)
         if entry is None:
             absence = self.absence(name)
             assert absence is not None
             yield from self.waiting(absence)
         elif entry.shape not in allowed:
-            shape = " or ".join(str(list(each)) for each in allowed)
             yield Fault(
-                message=f"{name} has the shape {list(entry.shape)}, the config makes it {shape}",
+                message=f"{name} has the shape {list(entry.shape)}, the config makes it {list(allowed[0])}",
                 tensor=name,
                 shard=entry.extent.shard,
                 found=entry.shape,
@@ -208,10 +213,17 @@ class View:
             )
 
     @cached_property
-    def places(self) -> Mapping[str, Place]:
-        """Where each name that is there belongs, for those of a layer or stage."""
-        places = ((name, place_of(name)) for name in self.names)
-        return {name: place for name, place in places if place is not None}
+    def extras(self) -> Mapping[str, Place | None]:
+        """Tensors that are there and the config does not demand, each with where its name belongs; by name."""
+        return {name: place_of(name) for name in sorted(self.names.difference(self.expected or {}))}
+
+    @cached_property
+    def roles(self) -> Mapping[tuple[bool, str], list[str]]:
+        """The demanded tensors of each role, for draft stages (True) and for all else (False), in order."""
+        names: dict[tuple[bool, str], list[str]] = defaultdict(list)
+        for name, tensor in (self.expected or {}).items():
+            names[tensor.stage is not None, tensor.role].append(name)
+        return names
 
     @cached_property
     def derived_tables(self) -> "tuple[EngramTable, ...] | None":

@@ -4,9 +4,16 @@ The values are those of the model's published config. Three that decide nothing 
 original length and the noise token, are plausible stand-ins.
 """
 
+import json
+import math
+import os
+from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, flat
+from engine.inventory import expected_tensors
+from storage.headers import DTYPE_BITS
 
 N_LAYERS = 40
 
@@ -77,3 +84,51 @@ RELEASED = ModelConfig(
 def seven_heads() -> ModelConfig:
     """The released config with the one wrong number of the audit's live check."""
     return replace(RELEASED, engram_n_heads=7)
+
+
+def shard_of(name: str) -> int:
+    """Number of the released shard that holds a tensor: 1 image tower, 2 embedding, 3 to 42 layers, 43 head, 44 to 46
+    draft stages, 47 and 48 the engram tables with all that belongs to them."""
+    first, _, rest = name.partition(".")
+    if first in ("vision", "aligner"):
+        return 1
+    if first in ("embed", "image_start", "image_newline", "image_end"):
+        return 2
+    if first in ("head", "norm"):
+        return 3 + N_LAYERS
+    number, _, role = rest.partition(".")
+    if first == "mtp":
+        return 4 + N_LAYERS + int(number)
+    if role.startswith("engram."):
+        return 7 + N_LAYERS + RELEASED.engram_layer_ids.index(int(number))
+    return 3 + int(number)
+
+
+def write_released(folder: Path, *, whole: bool) -> Path:
+    """Config, index and 48 shards in the released layout: bare headers, or with `whole` sparse files of full size."""
+    expected = expected_tensors(RELEASED)
+    shards: dict[int, list[str]] = defaultdict(list)
+    for name in expected:
+        shards[shard_of(name)].append(name)
+    weight_map: dict[str, str] = {}
+    total = 0
+    for number, names in shards.items():
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        offset = 0
+        for name in sorted(names, key=lambda name: (-DTYPE_BITS[expected[name].dtype], name)):
+            tensor = expected[name]
+            end = offset + math.prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8
+            header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end]}
+            weight_map[name] = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            offset = end
+        total += offset
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        path = folder / weight_map[names[0]]
+        path.write_bytes(len(text).to_bytes(8, "little") + text)
+        if whole:
+            os.truncate(path, 8 + len(text) + offset)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps(flat(RELEASED)))
+    return folder
