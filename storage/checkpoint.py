@@ -1,22 +1,28 @@
 """A complete checkpoint, open for reading: names to bytes, from any thread.
 
-`Checkpoint.open` refuses what `inspect` finds wrong; afterwards only the drive can fail. Nothing is held but file
-descriptors and the table of extents, and a read allocates what was asked for and no more.
+`Checkpoint.open` refuses what `inspect` finds wrong; afterwards only drives can fail, and then another copy of the
+shard serves where a mirror has one. Nothing is held but file descriptors and the table of extents, and a read allocates
+what was asked for and no more.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
+from storage.copies import Copy, find_copies
+from storage.drives import DriveFacts, drive_of
 from storage.errors import (
     CheckpointError,
     ClosedCheckpoint,
     DriveError,
     MountError,
     RowOutOfRange,
+    ShardChanged,
     StorageError,
     UnknownTensor,
     shown,
@@ -24,62 +30,88 @@ from storage.errors import (
 from storage.extents import Extent
 from storage.headers import TensorEntry
 from storage.inspection import inspect
-from storage.inventory import Inventory, Problem
-from storage.reader import ReadAt, ShardFile, forget, open_shard, read_at, read_exactly
+from storage.inventory import Inventory
+from storage.reader import ShardFile, open_shard
+from storage.replicas import Demotion, ReplicaSet
+from storage.syscalls import SYSTEM, Syscalls
 
 __all__ = ["Checkpoint", "Inventory", "inspect", "refusal"]
 
 _LISTED_FILES = 6
+_SHARED_BYTES = 1 << 24
+"""Reads of one shard within this many bytes go to one drive, so that what lies together is read together."""
 
 
 class Checkpoint:
-    """The tensors of one folder and the open files behind them. Thread-safe; reads do not share a file position."""
+    """The tensors of one checkpoint and the open files behind them. Thread-safe; reads share no file position."""
 
     def __init__(
         self,
-        folder: Path,
+        inventory: Inventory,
+        replicas: ReplicaSet,
+        files: Mapping[Path, ShardFile],
         tensors: Mapping[str, TensorEntry],
-        files: Mapping[str, ShardFile],
-        *,
-        notes: Sequence[Problem] = (),
-        read: ReadAt = read_at,
     ) -> None:
-        """Take over `files`, which `close` closes. Use `open` unless the files come from elsewhere."""
-        self.folder = folder
+        """Take over `files`, one for each copy in `replicas`, which `close` closes. Made by `open`."""
+        self.folder = inventory.folder
         self.tensors = MappingProxyType(dict(tensors))
-        self.notes = tuple(notes)
+        self.notes = tuple(problem for problem in inventory.problems if not problem.blocks)
         """What is odd but does not keep the checkpoint from running: no index, a shard the index does not name."""
+        self.replicas = replicas
+        """Which file serves what, and each drive's figures."""
         self._files = dict(files)
-        self._read = read
         self._idle = threading.Condition()
         self._in_flight = 0
         self._closed = False
         self._read_bytes = 0
 
     @classmethod
-    def open(cls, folder: Path, *, read: ReadAt = read_at) -> Self:
+    def open(
+        cls,
+        folder: Path,
+        *,
+        mirrors: Sequence[Path] = (),
+        splits: Sequence[Path] = (),
+        weights: Mapping[Path, float] | None = None,
+        on_demotion: Callable[[Demotion], None] | None = None,
+        find_drive: Callable[[Path], DriveFacts] = drive_of,
+        system: Syscalls = SYSTEM,
+    ) -> Self:
         """Open the checkpoint in `folder` for running.
 
+        `splits` are folders with further shards of it, `mirrors` folders with copies of some or all of its shards, and
+        `weights` the relative rates of all these folders. What each folder contributes, and which copies were refused,
+        is in `replicas.found.reports`.
         Without an index it opens with what the headers name (`notes` says so); whether that is everything is for the
         caller to decide.
         Raises: the error of the first problem that blocks, see `inspect`; for a checkpoint still downloading its
         message
-            has the bytes present and expected of each unfinished file and of all together.
+            has the bytes present and expected of each unfinished file and of all together. Never for a mirror.
         """
-        inventory = inspect(folder)
+        inventory = inspect(folder, splits=splits)
         error = refusal(inventory)
         if error is not None:
             raise error
-        files: dict[str, ShardFile] = {}
+        found = find_copies(inventory, mirrors, find_drive=find_drive, system=system)
+        replicas = ReplicaSet(found, weights=weights, on_demotion=on_demotion)
         tensors: dict[str, TensorEntry] = {}
+        files: dict[Path, ShardFile] = {}
         try:
             for record in inventory.shards.values():
                 if record.header is None or not (record.listed or inventory.index is None):
                     continue
-                files[record.shard] = open_shard(record.path, record.shard, record.header.file_bytes)
                 tensors.update(record.header.tensors)
-            notes = [problem for problem in inventory.problems if not problem.blocks]
-            return cls(folder, tensors, files, notes=notes, read=read)
+                for copy in replicas.copies(record.shard):
+                    try:
+                        files[copy.path] = open_shard(
+                            copy.path, copy.shard, system, expected_bytes=record.header.file_bytes
+                        )
+                    except StorageError as refused:
+                        if copy.role != "mirror":
+                            raise
+                        replicas.demote(copy, refused)
+                        replicas.withdraw(copy)
+            return cls(inventory, replicas, files, tensors)
         except BaseException:
             for file in files.values():
                 file.close()
@@ -121,9 +153,8 @@ class Checkpoint:
         """
         target = buffer.cast("B")
         assert len(target) == extent.length, (len(target), extent)
-        with self._using(extent.shard) as file:
-            self._fill(file, target, extent.offset)
-            forget(file, extent.offset, extent.length)
+        with self._in_use():
+            self._fill(extent, target)
 
     def read_rows(self, name: str, row_ids: Sequence[int]) -> bytearray:
         """Rows of the 2-D tensor `name`, one after another in the order asked for, one read each.
@@ -147,11 +178,11 @@ class Checkpoint:
             )
         rows = bytearray(row_bytes * len(row_ids))
         target = memoryview(rows)
-        with self._using(entry.extent.shard) as file:
+        with self._in_use():
             for place, row in enumerate(row_ids):
-                start = entry.extent.offset + int(row) * row_bytes  # int(): a numpy row id would wrap at 32 bits
-                self._fill(file, target[place * row_bytes : (place + 1) * row_bytes], start)
-                forget(file, start, row_bytes)
+                # int(): a numpy row id would wrap at 32 bits
+                extent = entry.extent.part(int(row) * row_bytes, row_bytes)
+                self._fill(extent, target[place * row_bytes : (place + 1) * row_bytes])
         return rows
 
     def close(self) -> None:
@@ -172,38 +203,62 @@ class Checkpoint:
         self.close()
 
     @contextmanager
-    def _using(self, shard: str) -> Iterator[ShardFile]:
-        """The open file of a shard, which `close` leaves open until the block ends."""
+    def _in_use(self) -> Iterator[None]:
+        """While the block runs, `close` leaves the files open."""
         with self._idle:
             if self._closed:
                 raise ClosedCheckpoint(f"the checkpoint in {shown(str(self.folder))} was closed")
-            file = self._files[shard]
             self._in_flight += 1
         try:
-            yield file
+            yield
         finally:
             with self._idle:
                 self._in_flight -= 1
                 self._idle.notify_all()
 
-    def _fill(self, file: ShardFile, target: memoryview, offset: int) -> None:
+    def _fill(self, extent: Extent, target: memoryview) -> None:
+        """Fill `target` from one copy of the extent's shard, or from the next when a drive fails."""
+        key = zlib.crc32(extent.shard.encode("utf-8", "surrogateescape")) + extent.offset // _SHARED_BYTES
+        tried: list[str] = []
+        failure: DriveError | ShardChanged | None = None
+        while (copy := self.replicas.choose(key, extent.shard, tried)) is not None:
+            try:
+                self._read_copy(copy, extent, target)
+                return
+            except (DriveError, ShardChanged) as error:
+                failure = failure or error
+                self.replicas.demote(copy, error)
+                tried.append(copy.drive)
+        assert failure is not None, "a shard without a copy is refused by `choose`"
+        if isinstance(failure, DriveError) and failure.of_the_drive and self._all_fail():
+            raise MountError.over(self.folder, failure, len(self._files)) from failure
+        raise failure
+
+    def _read_copy(self, copy: Copy, extent: Extent, target: memoryview) -> None:
+        file = self._files[copy.path]
+        n_bytes = 0
+
+        def count(n_read: int) -> None:
+            nonlocal n_bytes
+            n_bytes += n_read
+
+        start_s = time.perf_counter()
         try:
-            read_exactly(file, target, offset, self._read)
-        except DriveError as error:
-            if error.of_the_drive and self._all_fail():
-                raise MountError.over(self.folder, error, len(self._files)) from error
-            raise
+            file.read_exactly(target, extent.offset, count)
+        finally:
+            self.replicas.record(copy.drive, n_bytes=n_bytes, busy_s=time.perf_counter() - start_s)
+        file.forget(extent.offset, extent.length)
         with self._idle:
-            self._read_bytes += len(target)
+            self._read_bytes += extent.length
 
     def _all_fail(self) -> bool:
-        """Whether the last byte of no shard can be read: tells a dead mount from one bad file.
+        """Whether the last byte of no file can be read: tells a dead mount from one bad file.
 
         The last byte, because the first ones were read at open and may still come from the page cache.
         """
         for file in self._files.values():
             try:
-                read_exactly(file, memoryview(bytearray(1)), file.file_bytes - 1, self._read)
+                file.read_exactly(memoryview(bytearray(1)), file.file_bytes - 1)
             except StorageError:
                 continue
             return False

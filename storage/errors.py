@@ -335,6 +335,21 @@ class ClosedReader(StorageError):
     """A read was asked of a batch reader that was closed, or was waiting in it when it was."""
 
 
+# Replicas
+
+
+class CopyDiffers(CheckpointError):
+    """A mirror's file is not a copy of the shard: its size, its header or its payload differ."""
+
+
+class SameFile(CheckpointError):
+    """A mirror's file is the shard itself, through a link or a second mount: no copy."""
+
+
+class BadWeights(StorageError):
+    """Drive weights are missing for a folder, negative, or no numbers."""
+
+
 # Traces
 
 

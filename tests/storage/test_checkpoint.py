@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from storage import errors
 from storage.checkpoint import Checkpoint, inspect
 from storage.extents import Extent
-from storage.reader import ReadAt, ShardFile, read_at
+from tests.storage.hooked import HookedSystem, failing
 from tests.storage.shards import INDEX, raw_header, shard_bytes, write_checkpoint, write_index
 
 FIXTURE = Path(__file__).parent.parent / "data" / "tiny-a" / "checkpoint"
@@ -389,13 +389,13 @@ def test_short_reads_and_interruptions_still_give_every_byte(
         write_checkpoint(folder, SHARDS)
     left = list(steps)
 
-    def stingy(file: ShardFile, buffer: memoryview, offset: int) -> int:
-        n_bytes = left.pop() if left else len(buffer)
+    def stingy(system: HookedSystem, path: Path, target: memoryview, offset: int) -> int:
+        n_bytes = left.pop() if left else len(target)
         if n_bytes == 0:
             raise InterruptedError(errno.EINTR, "interrupted")
-        return read_at(file, buffer[:n_bytes], offset)
+        return system.real(path, target[:n_bytes], offset)
 
-    with Checkpoint.open(folder, read=stingy) as checkpoint:
+    with Checkpoint.open(folder, system=HookedSystem(stingy)) as checkpoint:
         whole = checkpoint.tensors["b"].extent
         part = whole.part(start, min(length, whole.length - start))
         buffer = bytearray(part.length)
@@ -404,17 +404,8 @@ def test_short_reads_and_interruptions_still_give_every_byte(
     assert buffer == (folder / TWO).read_bytes()[part.offset : part.end]
 
 
-def failing(number: int, shard: str | None = None) -> ReadAt:
-    def read(file: ShardFile, buffer: memoryview, offset: int) -> int:
-        if shard in (None, file.shard):
-            raise OSError(number, os.strerror(number))
-        return read_at(file, buffer, offset)
-
-    return read
-
-
 def test_an_io_error_names_file_offset_and_errno_and_says_that_fetching_will_not_help(folder: Path) -> None:
-    with Checkpoint.open(folder, read=failing(errno.EIO, TWO)) as checkpoint:
+    with Checkpoint.open(folder, system=failing(errno.EIO, TWO)) as checkpoint:
         assert checkpoint.read("c")
         with pytest.raises(errors.DriveError) as caught:
             checkpoint.read("b")
@@ -427,7 +418,7 @@ def test_an_io_error_names_file_offset_and_errno_and_says_that_fetching_will_not
 
 
 def test_one_bad_file_and_a_dead_mount_are_told_apart(folder: Path) -> None:
-    with Checkpoint.open(folder, read=failing(errno.EIO)) as checkpoint, pytest.raises(errors.MountError) as caught:
+    with Checkpoint.open(folder, system=failing(errno.EIO)) as checkpoint, pytest.raises(errors.MountError) as caught:
         checkpoint.read("b")
     assert caught.value.errno == errno.EIO and "mount" in caught.value.hint
     assert "other shards" in str(caught.value)
@@ -456,16 +447,19 @@ def test_headers_that_cannot_be_read_are_told_apart_likewise(
 
 
 def test_a_refusal_that_is_not_the_drives_is_not_called_one(folder: Path) -> None:
-    with Checkpoint.open(folder, read=failing(errno.EACCES)) as checkpoint, pytest.raises(errors.DriveError) as caught:
+    with (
+        Checkpoint.open(folder, system=failing(errno.EACCES)) as checkpoint,
+        pytest.raises(errors.DriveError) as caught,
+    ):
         checkpoint.read("b")
     assert type(caught.value) is errors.DriveError and "permissions" in caught.value.hint
 
 
 def test_no_bytes_before_the_end_is_an_error_with_the_offset(folder: Path) -> None:
-    def dry(file: ShardFile, buffer: memoryview, offset: int) -> int:
-        return read_at(file, buffer[:3], offset) if len(buffer) == 128 else 0
+    def dry(system: HookedSystem, path: Path, target: memoryview, offset: int) -> int:
+        return system.real(path, target[:3], offset) if len(target) == 128 else 0
 
-    with Checkpoint.open(folder, read=dry) as checkpoint, pytest.raises(errors.ShortRead) as caught:
+    with Checkpoint.open(folder, system=HookedSystem(dry)) as checkpoint, pytest.raises(errors.ShortRead) as caught:
         checkpoint.read("table")  # 128 bytes: three come, then none
     assert caught.value.offset == checkpoint.tensors["table"].extent.offset + 3
     assert caught.value.file == folder / TWO and "3 of 128" in str(caught.value)
@@ -509,12 +503,12 @@ def test_reads_of_many_threads_do_not_disturb_each_other(folder: Path) -> None:
 def test_closing_waits_for_reads_in_flight_and_then_refuses(folder: Path) -> None:
     reading, go_on = threading.Event(), threading.Event()
 
-    def slow(file: ShardFile, buffer: memoryview, offset: int) -> int:
+    def slow(system: HookedSystem, path: Path, target: memoryview, offset: int) -> int:
         reading.set()
         go_on.wait(10)
-        return read_at(file, buffer, offset)
+        return system.real(path, target, offset)
 
-    checkpoint = Checkpoint.open(folder, read=slow)
+    checkpoint = Checkpoint.open(folder, system=HookedSystem(slow))
     got: list[bytearray] = []
     reader = threading.Thread(target=lambda: got.append(checkpoint.read("c")))
     reader.start()

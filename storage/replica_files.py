@@ -1,0 +1,107 @@
+"""The open files behind a `ReplicaSet`, for the batch reader: which `DirectFile`, on which drive, serves an extent."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from storage.copies import Copy
+from storage.direct import DirectFile, IoMode, IoPath
+from storage.errors import StorageError
+from storage.extents import Extent
+from storage.replicas import Demotion, ReplicaSet
+from storage.syscalls import SYSTEM, Syscalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCopy:
+    """A copy with its open file."""
+
+    copy: Copy
+    file: DirectFile
+
+    @property
+    def drive(self) -> str:
+        """The drive it is read from."""
+        return self.copy.drive
+
+
+class ReplicaFiles:
+    """Every copy of a replica set, open; what `BatchReader` asks. Closing it closes the files."""
+
+    def __init__(self, replicas: ReplicaSet, files: Mapping[Copy, DirectFile]) -> None:
+        """Take over `files`, which `close` closes. Made by `open`."""
+        self.replicas = replicas
+        self._files = dict(files)
+
+    @classmethod
+    def open(
+        cls,
+        replicas: ReplicaSet,
+        shards: Sequence[str],
+        io: IoMode = "auto",
+        *,
+        system: Syscalls = SYSTEM,
+        on_fallback: Callable[[IoPath], None] | None = None,
+    ) -> Self:
+        """Open every copy of `shards`. A mirror's file that cannot be opened is demoted and withdrawn.
+
+        Raises: DriveError, DirectReadsRefused for the checkpoint's own files; MissingShard.
+        """
+        files: dict[Copy, DirectFile] = {}
+        try:
+            for shard in shards:
+                for copy in replicas.copies(shard):
+                    try:
+                        files[copy] = DirectFile.open(copy.path, io, system=system, on_fallback=on_fallback)
+                    except StorageError as error:
+                        if copy.role != "mirror":
+                            raise
+                        replicas.demote(copy, error)
+                        replicas.withdraw(copy)
+        except BaseException:
+            for file in files.values():
+                file.close()
+            raise
+        return cls(replicas, files)
+
+    @property
+    def block_bytes(self) -> int:
+        """What reads of every file can start and end on."""
+        return max((file.block_bytes for file in self._files.values()), default=1)
+
+    def io_paths(self) -> dict[str, tuple[IoPath, ...]]:
+        """How each drive's files are read at the moment, by drive name."""
+        by_drive: dict[str, list[IoPath]] = {}
+        for copy, file in self._files.items():
+            by_drive.setdefault(copy.drive, []).append(file.io_path)
+        return {drive: tuple(paths) for drive, paths in sorted(by_drive.items())}
+
+    def choose(self, flat_index: int, extent: Extent, tried: Collection[str]) -> OpenCopy | None:
+        """The open copy to read `extent` from, see `ReplicaSet.choose`."""
+        copy = self.replicas.choose(flat_index, extent.shard, tried)
+        return None if copy is None else OpenCopy(copy=copy, file=self._files[copy])
+
+    def share(
+        self, requests: Sequence[tuple[int, Extent]], waiting_bytes: Mapping[str, int] | None = None
+    ) -> list[OpenCopy]:
+        """The open copy for each (flat index, extent) of a batch, see `ReplicaSet.share`."""
+        chosen = self.replicas.share(requests, waiting_bytes)
+        return [OpenCopy(copy=copy, file=self._files[copy]) for copy in chosen]
+
+    def demote(self, replica: OpenCopy, error: StorageError) -> Demotion | None:
+        """Note that a read failed there, see `ReplicaSet.demote`."""
+        return self.replicas.demote(replica.copy, error)
+
+    def close(self) -> None:
+        """Close the files. No read may be in flight; a second call does nothing."""
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
