@@ -249,7 +249,7 @@ class View:
         named = [r for r in cut if r.shard.endswith(SHARD_SUFFIX)]
         prefixes = {r.shard for r in cut if r not in named}
         sizes = Counter(record.present_bytes for record in named)
-        largest = max((r.present_bytes for r in self.inventory.shards.values()), default=0)
+        largest = max((r.present_bytes for r in self.inventory.shards.values() if r.shard not in prefixes), default=0)
         sampled = all(
             record.header is not None
             and (sizes[record.present_bytes] > 1 or record.present_bytes == LENGTH_BYTES + record.header.header_bytes)
