@@ -1,0 +1,161 @@
+"""Attention of one block: window ring and compressed positions under one softmax with a sink.
+
+One KV vector per position (or group), shared by all heads, is key and value at once; so the output comes out in the
+rotated frame and is rotated back with the query's position before the output projection.
+"""
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.hyper import rms_norm
+from engine.indexer import index_keys, select
+from engine.kernels import grouped_matmul, matmul
+from engine.numerics import Numerics
+from engine.rotary import rotate
+from engine.state import State, Step
+from engine.weights import AttentionWeights, CompressorWeights
+
+_GATHER_BYTES = 16 << 20
+"""Scratch for the keys of the rows attended together."""
+
+_PROBABILITY_BLOCK = 64
+"""Keys per running maximum in the released kernel, where `reference` rounds probabilities."""
+
+
+def attention(
+    x: Tensor, weights: AttentionWeights, layer: int, state: State, step: Step, config: ModelConfig, freq: Tensor,
+    numerics: Numerics,
+) -> Tensor:  # fmt: skip
+    """The attention half of block `layer`, stage and publish included.
+
+    Shapes: x [T, D] after the attention norm; freq [rd/2]; result [T, D].
+    Source: spec/architecture section 9.
+    """
+    low_rank, query = queries(x, weights, step.positions, config, freq, numerics)
+    keys = window_keys(x, weights, step.positions, config, freq, numerics)
+    state.stage_window(step, layer, keys)
+    ratio = config.ratio(layer)
+    if ratio:
+        if weights.compressor is not None:
+            _compress(x, weights.compressor, layer, state, step, config, freq, numerics)
+            step.kv_source = layer
+        if weights.indexer is not None:
+            step.selection = select(x, low_rank, weights.indexer, layer, state, step, config, freq, numerics)
+    window = torch.cat((state.window_before(step, layer), keys))  # [<W + T, hd] by position
+    out = torch.empty_like(query)
+    latents, selection = None, None
+    if ratio:
+        assert step.selection is not None, "verified configs put an index source before every reader"
+        selection = step.selection
+        latents = state.sources[step.kv_source].latents.upto((step.start + step.n_rows) // ratio)
+    n_keys = config.window_size + (selection.shape[1] if selection is not None else 0)
+    block = max(1, _GATHER_BYTES // (4 * n_keys * config.head_dim))
+    for row in range(0, step.n_rows, block):
+        rows = slice(row, min(row + block, step.n_rows))
+        gathered, valid = _gather(window, latents, selection, rows, step, config)
+        out[rows] = sparse_attention(query[rows], gathered, valid, weights.sink, numerics)
+    return project_out(out, weights, step.positions, config, freq, numerics)
+
+
+def queries(
+    x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
+) -> tuple[Tensor, Tensor]:
+    """The low-rank query [T, Rq], which the indexer shares, and the rotated heads [T, H, hd]."""
+    low_rank = numerics.value(matmul(numerics.operand(x), weights.wq_a))
+    low_rank = numerics.value(rms_norm(low_rank, weights.q_norm, config.norm_eps))
+    heads = numerics.value(matmul(numerics.operand(low_rank), weights.wq_b)).view(-1, config.n_heads, config.head_dim)
+    return low_rank, numerics.value(rotate(heads, positions, freq))
+
+
+def window_keys(
+    x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
+) -> Tensor:
+    """One rotated key (and value) per position: [T, hd]."""
+    keys = numerics.value(matmul(numerics.operand(x), weights.wkv))
+    keys = numerics.value(rms_norm(keys, weights.kv_norm, config.norm_eps))
+    return numerics.window_kv(numerics.value(rotate(keys, positions, freq)))
+
+
+def _compress(
+    x: Tensor, weights: CompressorWeights, layer: int, state: State, step: Step, config: ModelConfig, freq: Tensor,
+    numerics: Numerics,
+) -> None:  # fmt: skip
+    """Latents and index keys of the groups these rows complete, written behind the committed ones."""
+    cache, ratio = state.sources[layer], config.ratio(layer)
+    values = matmul(x, weights.wkv)  # [T, hd]
+    if weights.wgate is None:
+        latents = numerics.value(values)
+    else:
+        gates = matmul(x, weights.wgate)  # [T, hd]
+        state.stage_open(step, layer, values, gates)
+        waiting = step.start % ratio
+        values = torch.cat((cache.open_values[:waiting], values))
+        gates = torch.cat((cache.open_gates[:waiting], gates))
+        n_groups = values.shape[0] // ratio
+        values = values[: n_groups * ratio].unflatten(0, (n_groups, ratio))  # [G, r, hd]
+        gates = gates[: n_groups * ratio].unflatten(0, (n_groups, ratio))
+        latents = numerics.value((values * torch.softmax(gates, dim=1)).sum(1))  # [G, hd]
+    if latents.shape[0] == 0:
+        return
+    latents = numerics.value(rms_norm(latents, weights.norm, config.norm_eps))
+    first = step.start // ratio
+    positions = (first + torch.arange(latents.shape[0])) * ratio  # of each group's first token
+    cache.keys.write(first, index_keys(latents, positions, weights, config, freq, numerics))
+    cache.latents.write(first, numerics.compressed_kv(numerics.value(rotate(latents, positions, freq))))
+
+
+def _gather(
+    window: Tensor, latents: Tensor | None, selection: Tensor | None, rows: slice, step: Step, config: ModelConfig
+) -> tuple[Tensor, Tensor]:
+    """Keys of some rows side by side: [R, J, hd], and which of them are visible: [R, J] bool."""
+    base = step.start - (window.shape[0] - step.n_rows)  # position of the first window key
+    back = torch.arange(min(config.window_size, step.start + rows.stop) - 1, -1, -1)
+    index = (step.positions[rows] - base).unsqueeze(1) - back  # [R, W] the oldest first
+    keys, valid = window[index.clamp_min(0)], index >= 0
+    if latents is not None and selection is not None and selection.shape[1]:
+        chosen = selection[rows]
+        keys = torch.cat((keys, latents[chosen.clamp_min(0)]), dim=1)
+        valid = torch.cat((valid, chosen >= 0), dim=1)
+    return keys, valid
+
+
+def sparse_attention(query: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, numerics: Numerics) -> Tensor:
+    """Softmax over each row's own keys, with a per-head sink in the denominator only.
+
+    Shapes: query [R, H, hd]; keys [R, J, hd], also the values; valid [R, J] bool; sink [H], unscaled; result [R, H, hd].
+    Source: spec/architecture section 9.7, rounding of section 15 in `reference`.
+    """
+    scores = torch.matmul(query, keys.transpose(1, 2)) * keys.shape[-1] ** -0.5  # [R, H, J]
+    scores = scores.masked_fill(~valid.unsqueeze(1), -torch.inf)
+    top = torch.maximum(scores.amax(-1), sink)  # [R, H] finite: the sink is
+    if numerics.name == "exact":
+        weight = torch.exp(scores - top.unsqueeze(-1))
+        total = weight.sum(-1) + torch.exp(sink - top)
+        return torch.matmul(weight, keys) / total.unsqueeze(-1)
+    out = torch.zeros_like(query)
+    total = torch.zeros_like(top)
+    running = torch.full_like(top, -torch.inf)
+    for start in range(0, scores.shape[-1], _PROBABILITY_BLOCK):
+        block = scores[..., start : start + _PROBABILITY_BLOCK]
+        new = torch.maximum(running, block.amax(-1)).clamp_min(-1e30)  # finite also where nothing is visible
+        decay = torch.exp(running - new)
+        weight = torch.exp(block - new.unsqueeze(-1))
+        total = total * decay + weight.sum(-1)
+        mixed = torch.matmul(numerics.value(weight), keys[:, start : start + _PROBABILITY_BLOCK])
+        out = out * decay.unsqueeze(-1) + mixed
+        running = new
+    total = total + torch.exp(sink - running)
+    return numerics.value(out / total.unsqueeze(-1))
+
+
+def project_out(
+    out: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
+) -> Tensor:
+    """Rotate the heads back and project: [T, H, hd] -> [T, D].
+
+    `wo_a` is block diagonal: group g of consecutive heads meets rows g*Ro .. g*Ro+Ro-1.
+    """
+    out = numerics.value(rotate(out, positions, freq, back=True)).flatten(1)  # [T, H*hd]
+    middle = numerics.value(grouped_matmul(out, weights.wo_a, config.o_groups))
+    return numerics.value(matmul(numerics.operand(middle), weights.wo_b))

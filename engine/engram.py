@@ -1,0 +1,90 @@
+"""Engram layers: rows looked up by the hash of the last tokens, gated into every residual copy.
+
+Owns which rows a forward needs and what they do to the stream; the tables stay on the drives and only rows are read. The one
+thing a reader would get wrong: every copy of the stream is normalised by itself, and the value is not normalised at all.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.errors import FormatError
+from engine.formats import SCALE_BLOCK, check_codes, expand_rows
+from engine.hashing import EngramTable, lookback, row_ids
+from engine.hyper import rms
+from engine.kernels import matmul
+from engine.numerics import Numerics
+from engine.weights import EngramWeights
+from storage.checkpoint import Checkpoint
+
+
+class EngramFront:
+    """From token ids to table rows: the compressed map and the hash of every engram layer.
+
+    `token_map` [tokenizer size] int64 gives each token's class; ids beyond it (the config's vocabulary may be padded)
+    fold to the class of the pad token.
+    """
+
+    def __init__(
+        self, config: ModelConfig, tables: Sequence[EngramTable], token_map: npt.NDArray[np.int64] | None
+    ) -> None:
+        self._tables = tables
+        self._n_gram = config.engram_max_ngram_size
+        self._map: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._pad = 0
+        if token_map is not None:
+            self._pad = int(token_map[config.engram_pad_id])
+            self._map = np.full(max(config.vocab_size, len(token_map)), self._pad, dtype=np.int64)
+            self._map[: len(token_map)] = token_map
+
+    def rows(self, before: Sequence[int], ids: Sequence[int]) -> Mapping[int, npt.NDArray[np.int64]]:
+        """Row ids of each position of `ids`, per engram layer: [T, (N-1)*He] int64.
+
+        `before` are the tokens already committed; only the last N-1 matter.
+        """
+        if not self._tables:
+            return {}
+        tail = list(before[len(before) - min(len(before), self._n_gram - 1) :])
+        classes = self._map[np.asarray([*tail, *ids], dtype=np.int64)]
+        window = lookback(classes, len(tail), self._n_gram, self._pad)
+        return {table.layer: row_ids(table, window) for table in self._tables}
+
+
+def read_rows(checkpoint: Checkpoint, layer: int, rows: npt.NDArray[np.int64], config: ModelConfig) -> Tensor:
+    """The table rows of each position, dequantised and concatenated in column order: [T, C] ids -> [T, C*de] float32.
+
+    Each distinct row is read once. Raises: FormatError naming a row that holds a NaN code.
+    """
+    distinct, back = np.unique(rows, return_inverse=True)
+    name = f"layers.{layer}.engram.embed"
+    width = config.engram_head_dim
+    weight = torch.frombuffer(checkpoint.read_rows(f"{name}.weight", distinct.tolist()), dtype=torch.uint8).view(
+        -1, width
+    )
+    scale = torch.frombuffer(checkpoint.read_rows(f"{name}.scale", distinct.tolist()), dtype=torch.uint8)
+    scale = scale.view(-1, -(-width // SCALE_BLOCK))
+    values = expand_rows(weight, scale)
+    if bool(values.isnan().any()):
+        bad = int(values.isnan().any(1).nonzero()[0, 0])
+        check_codes(f"{name}: row {int(distinct[bad]):,} of", weight[bad : bad + 1], scale[bad : bad + 1], fp8=True)
+        raise FormatError(f"{name}: row {int(distinct[bad]):,} is not a number")
+    return values[torch.from_numpy(back.reshape(-1))].view(rows.shape[0], -1)
+
+
+def engram(h: Tensor, rows: Tensor, weights: EngramWeights, config: ModelConfig, numerics: Numerics) -> Tensor:
+    """The stream with the gated lookup added to every copy.
+
+    Shapes: h [T, m, D]; rows [T, (N-1)*He*de]; result like h.
+    Source: spec/architecture section 6.5.
+    """
+    m, d = config.hc_mult, config.dim
+    projected = numerics.value(matmul(numerics.operand(rows), weights.wkv))  # [T, (m+1)*D]
+    key, value = projected[:, : m * d].view(-1, m, d), projected[:, m * d :]
+    dot = (h * weights.q_weight * weights.k_weight * key).sum(-1, keepdim=True)
+    dot = dot * rms(h, config.norm_eps) * rms(key, config.norm_eps) * d**-0.5  # [T, m, 1]
+    gate = torch.sigmoid(torch.copysign(torch.sqrt(dot.abs().clamp_min(1e-6)), dot))
+    return numerics.value(h + gate * value.unsqueeze(1))

@@ -1,0 +1,74 @@
+"""Hyper-connections: the residual stream in m copies and how a half block reads and writes it.
+
+The one thing a reader would get wrong: a half block collapses the stream with the `pre` of the half block *before* it and
+hands its own to the next; only `post` and `comb` are used where they are made.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.numerics import Numerics
+from engine.weights import MixWeights
+
+
+class Mix(NamedTuple):
+    """Coefficients of one half block for each position."""
+
+    pre: Tensor  # [T, m] collapses the stream, in the next half block
+    post: Tensor  # [T, m] scatters the half block's output
+    comb: Tensor  # [T, m, m] mixes the copies; summed over its first copy index
+
+
+def rms(x: Tensor, eps: float) -> Tensor:
+    """1 / root mean square over the last axis, kept: [..., 1] float32."""
+    return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """weight * x / rms(x) in float32. Shapes: x [..., W]; weight [W]."""
+    return x * rms(x, eps) * weight
+
+
+def mix(h: Tensor, weights: MixWeights, config: ModelConfig) -> Mix:
+    """The three coefficient sets of a half block, from the stream as it enters; all float32.
+
+    Shapes: h [T, m, D]. The comb matrix starts with a softmax and one column normalisation, then alternates rows and
+    columns (Sinkhorn), ending on columns.
+    Source: spec/architecture section 7.
+    """
+    m, eps = config.hc_mult, config.hc_eps
+    flat = h.flatten(1)  # [T, m*D] copy-major
+    z = (flat @ weights.fn.t()) * rms(flat, config.norm_eps)  # [T, (2+m)*m]
+    scale, base = weights.scale, weights.base
+    pre = torch.sigmoid(z[:, :m] * scale[0] + base[:m]) + eps
+    post = 2 * torch.sigmoid(z[:, m : 2 * m] * scale[1] + base[m : 2 * m])
+    comb = (z[:, 2 * m :] * scale[2] + base[2 * m :]).view(-1, m, m)
+    comb = torch.softmax(comb, dim=2) + eps
+    comb = comb / (comb.sum(1, keepdim=True) + eps)
+    for _ in range(config.hc_sinkhorn_iters - 1):
+        comb = comb / (comb.sum(2, keepdim=True) + eps)
+        comb = comb / (comb.sum(1, keepdim=True) + eps)
+    return Mix(pre, post, comb)
+
+
+def collapse(h: Tensor, pre: Tensor, numerics: Numerics) -> Tensor:
+    """sum over copies of pre[c] * h[c]. Shapes: h [T, m, D]; pre [T, m]; result [T, D]."""
+    total = pre[:, :1] * h[:, 0]
+    for copy in range(1, h.shape[1]):
+        total = total + pre[:, copy : copy + 1] * h[:, copy]
+    return numerics.value(total)
+
+
+def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics) -> Tensor:
+    """post[j] * y + sum over i of comb[i, j] * h[i]. Shapes: h [T, m, D]; y [T, D]; result like h.
+
+    Products and sums are separate float32 steps in copy order, as in the released runtime: fused ones round a bfloat16
+    stream differently often enough to be seen (of 130 golden prompt positions 30 instead of 63 then agree to the last bit).
+    """
+    mixed = coefficients.comb[:, 0].unsqueeze(-1) * h[:, :1]  # [T, m, D]
+    for copy in range(1, h.shape[1]):
+        mixed = mixed + coefficients.comb[:, copy].unsqueeze(-1) * h[:, copy : copy + 1]
+    return numerics.value(coefficients.post.unsqueeze(-1) * y.unsqueeze(1) + mixed)

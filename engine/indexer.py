@@ -1,0 +1,139 @@
+"""Which compressed positions a query attends to: scores, candidate blocks, top-k.
+
+The one thing a reader would get wrong: the *number* of keys scored follows the index source's own ratio and the query's
+position, whoever owns the keys; the picks are then group numbers of this layer's compressed KV.
+"""
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.hyper import rms_norm
+from engine.kernels import matmul
+from engine.numerics import Numerics
+from engine.rotary import rotate
+from engine.schedule import NO_OWNER, n_scored
+from engine.state import State, Step
+from engine.weights import CompressorWeights, IndexerWeights
+
+_SCORE_BYTES = 16 << 20
+"""Scratch for per-head scores of the rows scored together."""
+
+
+def index_keys(
+    latents: Tensor,
+    positions: Tensor,
+    weights: CompressorWeights,
+    config: ModelConfig,
+    freq: Tensor,
+    numerics: Numerics,
+) -> Tensor:
+    """Index keys of new groups, from their unrotated latents.
+
+    Shapes: latents [G, hd]; positions [G] int64 (first token of each group); result [G, di].
+    """
+    keys = numerics.value(matmul(latents, weights.index_wk))
+    keys = numerics.value(rms_norm(keys, weights.index_norm, config.norm_eps))
+    return numerics.index(numerics.value(rotate(keys, positions, freq)))
+
+
+def select(
+    x: Tensor, low_rank_query: Tensor, weights: IndexerWeights, layer: int, state: State, step: Step,
+    config: ModelConfig, freq: Tensor, numerics: Numerics,
+) -> Tensor:  # fmt: skip
+    """The groups each row attends to: [T, min(K, groups)] int64, ascending, -1 behind the last.
+
+    Shapes: x [T, D] (after the attention norm); low_rank_query [T, Rq]. Publishes candidate blocks when this layer makes them.
+    Source: spec/architecture sections 9.5, 9.6, 12.
+    """
+    heads, width = config.index_n_heads, config.index_head_dim
+    queries = numerics.value(matmul(numerics.operand(low_rank_query), weights.wq_b)).view(-1, heads, width)
+    queries = numerics.index(numerics.value(rotate(queries, step.positions, freq)))  # [T, Hi, di]
+    head_weight = numerics.value(matmul(x, weights.weights_proj)) * (width**-0.5 * heads**-0.5)
+    head_weight = numerics.value(head_weight)  # [T, Hi] may be negative
+
+    owners = step.schedule.owners[layer]
+    counts = [n_scored(config, layer, owner, step.start + row) for row, owner in enumerate(owners)]
+    n_groups = max(counts)
+    picks = torch.full((step.n_rows, min(config.index_topk, n_groups)), -1, dtype=torch.int64)
+    makes_candidates = layer == config.candidate_source_layer
+    if makes_candidates:
+        step.candidates = torch.zeros((step.n_rows, -(-n_groups // config.candidate_block_size)), dtype=torch.bool)
+    if n_groups == 0:
+        return picks
+    block = max(1, _SCORE_BYTES // (4 * heads * n_groups))
+    row = 0
+    while row < step.n_rows:
+        stop = row + 1
+        while stop < step.n_rows and stop - row < block and owners[stop] == owners[row]:
+            stop += 1
+        if owners[row] != NO_OWNER:
+            rows = slice(row, stop)
+            n = max(counts[rows])
+            keys = state.sources[owners[row]].keys.upto(n)  # [n, di]
+            scores = _scores(queries[rows], head_weight[rows], keys, numerics)  # [R, n]
+            visible = torch.tensor(counts[rows]).unsqueeze(1)  # [R, 1]
+            scores = scores.masked_fill(torch.arange(n) >= visible, -torch.inf)
+            if makes_candidates:
+                assert step.candidates is not None
+                kept = candidate_blocks(scores, visible, config)
+                step.candidates[rows, : kept.shape[1]] = kept
+            elif 0 <= config.candidate_source_layer < layer:
+                scores = _restrict(scores, step, rows, config)
+            chosen = top_k(scores, config.index_topk)
+            picks[rows, : chosen.shape[1]] = chosen
+        row = stop
+    return picks
+
+
+def _scores(queries: Tensor, head_weight: Tensor, keys: Tensor, numerics: Numerics) -> Tensor:
+    """sum over heads of w[h] * max(0, q[h] . key): [R, Hi, di], [R, Hi], [n, di] -> [R, n]."""
+    dots = numerics.value(torch.matmul(queries, keys.t()))  # [R, Hi, n]
+    weighted = numerics.value(torch.relu_(dots) * head_weight.unsqueeze(-1))
+    return numerics.value(weighted.sum(1))
+
+
+def _restrict(scores: Tensor, step: Step, rows: slice, config: ModelConfig) -> Tensor:
+    assert step.candidates is not None, "verified configs put the candidate source before its users"
+    allowed = step.candidates[rows].repeat_interleave(config.candidate_block_size, 1)  # [R, >= n or fewer]
+    n = scores.shape[1]
+    if allowed.shape[1] < n:
+        allowed = torch.nn.functional.pad(allowed, (0, n - allowed.shape[1]))
+    return scores.masked_fill(~allowed[:, :n], -torch.inf)
+
+
+def candidate_blocks(scores: Tensor, visible: Tensor, config: ModelConfig) -> Tensor:
+    """Blocks of groups that later index sources may choose from: [R, ceil(n / block)] bool.
+
+    Shapes: scores [R, n], -inf where the query may not look; visible [R, 1] int64, groups each query may see.
+    A block scores as its best group; the newest visible block is always kept; a block without a visible group never is.
+    """
+    size = config.candidate_block_size
+    padded = torch.nn.functional.pad(scores, (0, -scores.shape[1] % size), value=-torch.inf)
+    best = padded.unflatten(1, (-1, size)).amax(2)  # [R, blocks]
+    newest = (visible - 1) // size  # [R, 1]; -1 when nothing is visible
+    is_newest = torch.arange(best.shape[1]) == newest
+    best = best.masked_fill(is_newest, torch.inf)
+    return _largest(best, config.candidate_topk_blocks)
+
+
+def top_k(scores: Tensor, k: int) -> Tensor:
+    """Indices of the k largest scores of each row, ascending, -1 where fewer than k are above -inf.
+
+    Shapes: scores [R, n]; result [R, min(k, n)] int64. Of equal scores the lowest index wins.
+    """
+    picked = _largest(scores, k)
+    rows, columns = picked.nonzero(as_tuple=True)  # by row, then ascending
+    picks = torch.full((scores.shape[0], min(k, scores.shape[1])), -1, dtype=torch.int64)
+    picks[rows, picked.cumsum(1)[rows, columns] - 1] = columns
+    return picks
+
+
+def _largest(scores: Tensor, k: int) -> Tensor:
+    """Mask [R, n] of the k largest scores above -inf of each row; of equal scores the lowest index wins."""
+    k = min(k, scores.shape[1])
+    threshold = scores.topk(k, dim=1).values[:, -1:]  # [R, 1] the k-th largest
+    above = scores > threshold
+    level = (scores == threshold) & (scores > -torch.inf)
+    room = k - above.sum(1, keepdim=True)
+    return above | (level & (level.cumsum(1) <= room))

@@ -1,0 +1,239 @@
+"""The forward of the text model, readable from top to bottom in the order it runs.
+
+Letters of shapes, here and in every sub-layer: `T` positions (rows) of a forward, `D` model width, `m` residual copies,
+`H` heads of `hd`, `K` selected groups, `E` experts with `k` chosen, `F` expert width, `V` vocabulary, `R` rows of a block.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.attention import attention
+from engine.config import ModelConfig
+from engine.engram import EngramFront, engram, read_rows
+from engine.errors import FormatError, PromptError, Stopped
+from engine.events import LoadProgress
+from engine.experts import Experts
+from engine.hashing import compressed_map, engram_tables, require_declared_rows
+from engine.hyper import collapse, mix, rms_norm, update
+from engine.kernels import matmul
+from engine.moe import Routing, moe, route
+from engine.numerics import NUMERICS, NumericsName
+from engine.rotary import frequencies
+from engine.schedule import IndexOwner, Rule
+from engine.state import State, Step
+from engine.weights import TrunkWeights, WeightLoader, load_trunk
+from storage.checkpoint import Checkpoint
+
+ShouldStop = Callable[[], bool]
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a forward chose, layer by layer, for comparison with golden data. Filled only when asked for."""
+
+    rows: dict[int, Tensor] = field(default_factory=dict)
+    """Engram layer -> [T, (N-1)*He] table rows."""
+    routing: dict[int, Routing] = field(default_factory=dict)
+    selections: dict[int, Tensor] = field(default_factory=dict)
+    """Index source -> [T, <=K] groups."""
+    owners: dict[int, Sequence[int]] = field(default_factory=dict)
+    """Index source -> whose keys each row scored."""
+    streams: list[Tensor] = field(default_factory=list)
+    """The residual stream [m, D] of the last row after every block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a forward gives, before anything is committed."""
+
+    step: Step
+    logits: Tensor
+    """[n, V] float32 of the last n rows asked for."""
+
+
+class Model:
+    """A checkpoint opened for running: resident weights packed as stored, experts and rows read as needed."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: ModelConfig, trunk: TrunkWeights, experts: Experts, front: EngramFront,
+        *, numerics: NumericsName, index_owner: IndexOwner,
+    ) -> None:  # fmt: skip
+        self.checkpoint = checkpoint
+        self.config = config
+        self.numerics = NUMERICS[numerics]
+        self.index_owner: IndexOwner = index_owner
+        self._trunk = trunk
+        self._experts = experts
+        self._front = front
+        self._freq = {plain: frequencies(config, compressing=not plain) for plain in (True, False)}
+
+    @classmethod
+    def open(
+        cls,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        *,
+        numerics: NumericsName = "exact",
+        index_owner: IndexOwner = "published",
+        token_map_cache: Path | None = None,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        should_stop: ShouldStop = never,
+    ) -> "Model":
+        """Read the resident weights.
+
+        `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer.
+        Raises: FormatError, ConfigError, TokenizerError when the checkpoint cannot be run; StorageError on a failed read;
+        Stopped between two tensors when `should_stop` says so.
+        """
+        started = time.monotonic()
+        total = sum(entry.extent.length for name, entry in checkpoint.tensors.items() if is_resident(name))
+        done = 0
+
+        def on_bytes(n: int) -> None:
+            nonlocal done
+            done += n
+            if on_progress is not None:
+                elapsed = time.monotonic() - started
+                on_progress(LoadProgress(done_bytes=done, total_bytes=total, elapsed_s=elapsed))
+            if should_stop():
+                raise Stopped("loading was stopped")
+
+        tables = engram_tables(config)
+        require_declared_rows(config, tables)
+        token_map = None
+        if tables:
+            tokenizer = checkpoint.folder / "tokenizer.json"
+            token_map = compressed_map(tokenizer, n_classes=config.engram_compressed_vocab_size, cache=token_map_cache)
+        _check_row_tensors(checkpoint, config)
+        experts = Experts(checkpoint, config)
+        trunk = load_trunk(WeightLoader(checkpoint, on_bytes), config)
+        front = EngramFront(config, tables, token_map)
+        return cls(checkpoint, config, trunk, experts, front, numerics=numerics, index_owner=index_owner)
+
+    def close(self) -> None:
+        """Give back what the model holds; the checkpoint stays open, its owner closes it."""
+
+    def new_state(self) -> State:
+        """An empty conversation."""
+        return State(self.config, self.index_owner)
+
+    def forward(
+        self,
+        state: State,
+        ids: Sequence[int],
+        rule: Rule,
+        *,
+        n_logits: int = 1,
+        should_stop: ShouldStop = never,
+        trace: Trace | None = None,
+    ) -> Result:
+        """Run `ids` at the positions that follow the state's, without changing it; `state.commit(result.step)` does that.
+
+        `rule` "prefill" reads prompt text, in any number of chunks. "decode" gives every row what one-token calls would
+        have given it; how many rows that may be says `engine.schedule.max_decode_rows`. Logits are made for the last
+        `n_logits` rows.
+
+        Raises: PromptError on an id outside the vocabulary; Stopped within one layer's work when `should_stop` says so;
+        StorageError on a failed read; FormatError on a NaN code in an expert or an engram row. The state is untouched.
+        """
+        config, numerics = self.config, self.numerics
+        for token in ids:
+            if not 0 <= token < config.vocab_size:
+                raise PromptError(f"token id {token} is outside the vocabulary of {config.vocab_size:,}")
+        step = state.begin(ids, rule)
+        rows = self._front.rows(state.tokens, ids)
+        h = self._embed(ids).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [T, m, D]
+        pre = torch.zeros(len(ids), config.hc_mult)
+        pre[:, 0] = 1.0
+        for block in self._trunk.blocks:
+            if should_stop():
+                raise Stopped("the forward was stopped")
+            layer, freq = block.layer, self._freq[config.ratio(block.layer) == 0]
+            if block.engram is not None:
+                looked_up = read_rows(self.checkpoint, layer, rows[layer], config)
+                h = engram(h, looked_up, block.engram, config, numerics)
+            # Attention half: collapsed with the mix handed in, scattered with its own.
+            coefficients = mix(h, block.mix_attention, config)
+            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
+            y = attention(x, block.attention, layer, state, step, config, freq, numerics)
+            h = update(h, y, coefficients, numerics)
+            pre = coefficients.pre
+            # FFN half: collapsed with the mix of the attention half.
+            coefficients = mix(h, block.mix_ffn, config)
+            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.ffn.norm, config.norm_eps))
+            routing = route(x, block.ffn, config.n_activated_experts, config)
+            y = moe(x, routing, self._waves(layer, should_stop), block.ffn, config, numerics)
+            h = update(h, y, coefficients, numerics)
+            pre = coefficients.pre
+            if trace is not None:
+                self._record(trace, step, layer, routing, h)
+        if trace is not None:
+            trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
+        x = collapse(h[-n_logits:], pre[-n_logits:], numerics)
+        x = numerics.value(rms_norm(x, self._trunk.norm, config.norm_eps))
+        return Result(step=step, logits=matmul(x, self._trunk.head))
+
+    def _embed(self, ids: Sequence[int]) -> Tensor:
+        """Embedding rows [T, D], each distinct one read once."""
+        distinct = sorted(set(ids))
+        raw = torch.frombuffer(self.checkpoint.read_rows("embed.weight", distinct), dtype=torch.uint8)
+        values = raw.view(_FLOAT[self.checkpoint.tensors["embed.weight"].dtype]).view(len(distinct), -1)
+        where = {token: row for row, token in enumerate(distinct)}
+        return values[torch.tensor([where[token] for token in ids])].to(torch.float32)
+
+    def _waves(self, layer: int, should_stop: ShouldStop):  # type: ignore[no-untyped-def]
+        def waves(experts: Sequence[int]):  # type: ignore[no-untyped-def]
+            for wave in self._experts.waves(layer, experts):
+                if should_stop():
+                    raise Stopped("the forward was stopped")
+                yield wave
+
+        return waves
+
+    @staticmethod
+    def _record(trace: Trace, step: Step, layer: int, routing: Routing, h: Tensor) -> None:
+        trace.routing[layer] = routing
+        trace.streams.append(h[-1].clone())
+        if layer in step.schedule.owners:
+            assert step.selection is not None
+            trace.selections[layer] = step.selection
+            trace.owners[layer] = step.schedule.owners[layer]
+
+
+_FLOAT = {"BF16": torch.bfloat16, "F32": torch.float32}
+
+
+def is_resident(name: str) -> bool:
+    """Whether a tensor of the text model stays in memory while it runs."""
+    if name.startswith("layers."):
+        return ".ffn.experts." not in name and ".engram.embed." not in name and not name.endswith("gate.bias_vl")
+    return name in ("norm.weight", "head.weight")
+
+
+def _check_row_tensors(checkpoint: Checkpoint, config: ModelConfig) -> None:
+    """Refuse embedding and engram tables that rows could not be read from."""
+    wanted: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
+        "embed.weight": (("BF16", "F32"), (config.vocab_size, config.dim))
+    }
+    width = config.engram_head_dim
+    for layer, n_rows in zip(config.engram_layer_ids, config.engram_num_embeddings, strict=True):
+        wanted[f"layers.{layer}.engram.embed.weight"] = (("F8_E4M3",), (n_rows, width))
+        wanted[f"layers.{layer}.engram.embed.scale"] = (("F8_E8M0",), (n_rows, -(-width // 32)))
+    for name, (dtypes, shape) in wanted.items():
+        entry = checkpoint.tensors.get(name)
+        if entry is None or entry.dtype not in dtypes or entry.shape != shape:
+            found = "missing" if entry is None else f"{entry.dtype} {list(entry.shape)}"
+            raise FormatError(
+                f"tensor {name!r} is {found}, expected {' or '.join(dtypes)} {list(shape)}",
+                hint="The config and the shards do not belong together. Run `artesian audit` on the folder.",
+            )

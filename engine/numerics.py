@@ -1,0 +1,50 @@
+"""The two numeric modes, as the places where they differ.
+
+`exact` keeps activations in float32 and rounds nothing. `reference` holds activations in bfloat16 and quantises those the
+released runtime quantises. The forward calls these by the role of a value and never asks which mode it is in, but for
+attention, whose probabilities the reference rounds in blocks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from engine.formats import round_bf16, round_fp4, round_fp4_e4m3, round_fp8
+
+NumericsName = Literal["exact", "reference"]
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """Rounding by role; every function keeps shape and dtype (float32)."""
+
+    name: NumericsName
+    value: Callable[[Tensor], Tensor]
+    """Any result that the released runtime holds in bfloat16."""
+    operand: Callable[[Tensor], Tensor]
+    """Input of an fp8 or fp4 matrix."""
+    window_kv: Callable[[Tensor], Tensor]
+    """A window key after rotation."""
+    compressed_kv: Callable[[Tensor], Tensor]
+    """A compressed key after rotation."""
+    index: Callable[[Tensor], Tensor]
+    """An index query or key after rotation."""
+
+
+EXACT = Numerics(name="exact", value=_same, operand=_same, window_kv=_same, compressed_kv=_same, index=_same)
+REFERENCE = Numerics(
+    name="reference",
+    value=round_bf16,
+    operand=round_fp8,
+    window_kv=lambda x: round_bf16(round_fp8(x)),
+    compressed_kv=lambda x: round_bf16(round_fp4_e4m3(x)),
+    index=lambda x: round_bf16(round_fp4(x)),
+)
+
+NUMERICS: dict[NumericsName, Numerics] = {"exact": EXACT, "reference": REFERENCE}

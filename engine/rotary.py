@@ -1,0 +1,52 @@
+"""Rotary position encoding of the tail of a vector, in adjacent pairs.
+
+Angles are float32 products of position and frequency, as in the released runtime: at positions near a million a
+double-precision angle differs visibly.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+
+
+def frequencies(config: ModelConfig, *, compressing: bool) -> Tensor:
+    """Rotation frequencies of a layer: [rd/2] float32, radians per position.
+
+    Layers that read compressed positions use `compress_rope_theta` with the YaRN correction whenever `original_seq_len`
+    is positive, whatever the length of the sequence; window layers and draft stages use plain `rope_theta`.
+    Source: YaRN (arXiv 2309.00071), without its attention temperature.
+    """
+    width = config.rope_head_dim
+    base = float(config.compress_rope_theta if compressing else config.rope_theta)
+    freq = 1.0 / torch.pow(base, torch.arange(0, width, 2, dtype=torch.float32) / width)  # [rd/2]
+    if not compressing or config.original_seq_len <= 0:
+        return freq
+
+    def dim_for(turns: float) -> float:
+        return width * math.log(config.original_seq_len / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low = max(math.floor(dim_for(config.beta_fast)), 0)
+    high = min(math.ceil(dim_for(config.beta_slow)), width - 1)
+    ramp = ((torch.arange(width // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return freq / config.rope_factor * ramp + freq * (1 - ramp)
+
+
+def rotate(x: Tensor, positions: Tensor, freq: Tensor, *, back: bool = False) -> Tensor:
+    """Rotate the last `2 * len(freq)` values of each vector by its position.
+
+    Shapes: x [T, ..., W] float32; positions [T] int64; freq [rd/2]; result like x. `back` applies the conjugate.
+    """
+    width = 2 * freq.shape[0]
+    angle = positions.to(torch.float32).unsqueeze(1) * freq  # [T, rd/2]
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    if back:
+        sin = -sin
+    shape = (x.shape[0], *([1] * (x.dim() - 2)), width // 2)
+    cos, sin = cos.view(shape), sin.view(shape)
+    pairs = x[..., -width:].unflatten(-1, (width // 2, 2))
+    even, odd = pairs[..., 0], pairs[..., 1]
+    tail = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+    return torch.cat((x[..., :-width], tail), dim=-1)
