@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from storage.batch import Replica
 from storage.copies import Copy
 from storage.direct import DirectFile, IoMode, IoPath
-from storage.errors import StorageError
+from storage.errors import DriveError, StorageError
 from storage.extents import Extent
-from storage.replicas import Demotion, ReplicaSet
+from storage.replicas import ReplicaSet
 from storage.syscalls import SYSTEM, Syscalls
 
 
@@ -33,6 +34,7 @@ class ReplicaFiles:
         """Take over `files`, which `close` closes. Made by `open`."""
         self.replicas = replicas
         self._files = dict(files)
+        self._copies = {copy.path: copy for copy in files}
 
     @classmethod
     def open(
@@ -89,9 +91,9 @@ class ReplicaFiles:
         chosen = self.replicas.share(requests, waiting_bytes)
         return [OpenCopy(copy=copy, file=self._files[copy]) for copy in chosen]
 
-    def demote(self, replica: OpenCopy, error: StorageError) -> Demotion | None:
+    def demote(self, replica: Replica, error: DriveError) -> None:
         """Note that a read failed there, see `ReplicaSet.demote`."""
-        return self.replicas.demote(replica.copy, error)
+        self.replicas.demote(self._copies[replica.file.path], error)
 
     def close(self) -> None:
         """Close the files. No read may be in flight; a second call does nothing."""

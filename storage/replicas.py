@@ -100,12 +100,7 @@ class ReplicaSet:
         Raises: BadWeights.
         """
         for drive in self.drives:
-            weight = weights.get(drive)
-            if weight is None or not math.isfinite(weight) or weight < 0:
-                raise BadWeights(
-                    f"drive {shown(drive)} has the weight {weight}",
-                    hint="Give every drive a number of at least 0, such as its rate in GB/s.",
-                )
+            _check_weight(drive, weights.get(drive))
         with self._lock:
             for drive in self.drives:
                 self._reads[drive] = replace(self._reads[drive], weight=float(weights[drive]))
@@ -209,10 +204,14 @@ class ReplicaSet:
         """Weights of drives from weights of folders; of two folders on one drive the larger one counts."""
         by_drive: dict[str, float] = {}
         for copy in (copy for some in self._copies.values() for copy in some):
-            if copy.folder not in weights:
-                raise BadWeights(
-                    f"no weight is given for {shown(str(copy.folder))}",
-                    hint="Give weights for all folders of the checkpoint and its mirrors, or for none.",
-                )
+            _check_weight(str(copy.folder), weights.get(copy.folder))
             by_drive[copy.drive] = max(by_drive.get(copy.drive, 0.0), weights[copy.folder])
         return by_drive
+
+
+def _check_weight(what: str, weight: float | None) -> None:
+    if weight is None or not math.isfinite(weight) or weight < 0:
+        raise BadWeights(
+            f"{shown(what)} has {'no weight' if weight is None else f'the weight {weight}'}",
+            hint="Give a number of at least 0, such as the rate in GB/s, for every drive or folder, or for none.",
+        )
