@@ -212,8 +212,8 @@ class _Lane:
                 self._queues["demand"].append(job)
                 self._changed.notify()
 
-    def close(self) -> list[_Job]:
-        """Take no more jobs and return those that have not begun. What is in flight is waited for."""
+    def shut(self) -> list[_Job]:
+        """Take no more jobs, let the threads end, and return the jobs that have not begun."""
         with self._changed:
             self._closed = True
             left = []
@@ -221,9 +221,12 @@ class _Lane:
                 while (job := self._next(urgency)) is not None:
                     left.append(job)
             self._changed.notify_all()
+        return left
+
+    def join(self) -> None:
+        """After `shut`: wait for what is in flight."""
         for thread in self._threads:
             thread.join()
-        return left
 
     def stats(self) -> DriveStats:
         """The figures so far."""
@@ -347,8 +350,10 @@ class BatchReader:
             self._closed = True
             lanes = list(self._lanes.values())
         for lane in lanes:
-            for job in lane.close():
+            for job in lane.shut():
                 job.ticket._end(_closed())
+        for lane in lanes:
+            lane.join()
 
     def __enter__(self) -> Self:
         return self

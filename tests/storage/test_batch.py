@@ -1,0 +1,346 @@
+import errno
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from storage.arena import Arena
+from storage.batch import BatchReader, ReadRequest, Replica, Ticket
+from storage.direct import DirectFile
+from storage.errors import ClosedReader, DriveError, ReadCancelled, ShortRead
+from storage.extents import Extent
+from storage.ids import SlotIndex
+from storage.syscalls import SYSTEM, Syscalls
+from tests.fakes import FlakyDrive, GatedDrive, SlowDrive
+
+BLOCK = 512
+FILE_BYTES = 300_000
+
+
+@dataclass(frozen=True)
+class Copy:
+    drive: str
+    file: DirectFile
+
+
+@dataclass
+class Copies:
+    """One file on some drives: the drive is chosen by the flat index, then the next ones in turn."""
+
+    copies: list[Copy]
+    demoted: list[tuple[str, DriveError]] = field(default_factory=list)
+
+    def choose(self, flat_index: int, extent: Extent, tried: Collection[str]) -> Replica | None:
+        turn = [self.copies[(flat_index + i) % len(self.copies)] for i in range(len(self.copies))]
+        return next((copy for copy in turn if copy.drive not in tried), None)
+
+    def demote(self, replica: Replica, error: DriveError) -> None:
+        self.demoted.append((replica.drive, error))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "shard"
+    path.write_bytes(random.Random(0).randbytes(FILE_BYTES))
+    return path
+
+
+@pytest.fixture
+def slots() -> Iterator[Callable[[int], memoryview]]:
+    with Arena(64, 65536, align_bytes=16384) as arena:
+        yield lambda index: arena.slot(SlotIndex(index))
+
+
+def _copies(path: Path, *systems: Syscalls) -> Copies:
+    return Copies([Copy(f"drive {i}", DirectFile.open(path, system=system)) for i, system in enumerate(systems)])
+
+
+def _request(offset: int, length: int, target: memoryview, flat_index: int = 0) -> ReadRequest:
+    extent = Extent(shard="shard", offset=offset, length=length)
+    return ReadRequest(extent=extent, target=target, flat_index=flat_index)
+
+
+def _wait_until(ready: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("n_drives", [1, 3])
+def test_every_request_gets_the_bytes_a_plain_read_gives(
+    depth: int, n_drives: int, path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    data, rng = path.read_bytes(), random.Random(depth)
+    requests = []
+    for i in range(64):
+        length = rng.randrange(1, 60_000)
+        requests.append(_request(rng.randrange(FILE_BYTES - length), length, slots(i), flat_index=i))
+    drives = [FlakyDrive() for _ in range(n_drives)]
+    copies = _copies(path, *drives)
+    proof_bytes = sum(drive.read_bytes for drive in drives)
+    with BatchReader(copies, block_bytes=BLOCK, depth=depth) as reader:
+        tickets = [reader.submit(requests[i : i + 16]) for i in range(0, 64, 16)]
+        assert all(ticket.wait() for ticket in tickets)
+        for request in requests:
+            assert reader.payload(request) == data[request.extent.offset : request.extent.end]
+        stats = reader.stats()
+        assert [(s.drive, s.depth) for s in stats] == [(f"drive {i}", depth) for i in range(n_drives)]
+        assert sum(s.n_reads for s in stats) == 64
+        assert sum(s.payload_bytes for s in stats) == sum(request.extent.length for request in requests)
+        # What the figures say is what the drives saw.
+        assert sum(s.read_bytes for s in stats) == sum(drive.read_bytes for drive in drives) - proof_bytes
+        assert all(s.busy_s > 0 and s.queue_s > 0 and s.n_errors == 0 for s in stats)
+
+
+def test_as_many_reads_are_in_flight_as_the_depth_says(path: Path, slots: Callable[[int], memoryview]) -> None:
+    gates = [GatedDrive(), GatedDrive()]
+    copies = _copies(path, *gates)
+    for gate in gates:
+        gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth={"drive 0": 3, "drive 1": 5}) as reader:
+        ticket = reader.submit([_request(i * 4096, 100, slots(i), flat_index=i) for i in range(20)])
+        _wait_until(lambda: [len(gate.begun) for gate in gates] == [3, 5])
+        assert not ticket.done and not ticket.wait(0.01)
+        for gate in gates:
+            gate.let(20)
+        ticket.wait()
+        assert [len(gate.begun) for gate in gates] == [10, 10]
+
+
+def test_demand_reads_overtake_warm_up_reads_that_have_not_begun(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    gate = GatedDrive()
+    copies = _copies(path, gate)
+    gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth=2) as reader:
+        warm = reader.submit([_request(i * BLOCK, 100, slots(i)) for i in range(4)], "warm")
+        _wait_until(lambda: len(gate.begun) == 1)  # one at a time, though two threads are free
+        demand = reader.submit([_request((10 + i) * BLOCK, 100, slots(10 + i)) for i in range(3)])
+        _wait_until(lambda: len(gate.begun) == 2)
+        gate.let(7)
+        demand.wait()
+        warm.wait()
+    assert [offset // BLOCK for offset in gate.begun[:1]] == [0]
+    assert {offset // BLOCK for offset in gate.begun[1:4]} == {10, 11, 12}
+    assert [offset // BLOCK for offset in gate.begun[4:]] == [1, 2, 3]
+
+
+def test_a_warm_up_read_does_not_begin_beside_a_demand_read(path: Path, slots: Callable[[int], memoryview]) -> None:
+    gate = GatedDrive()
+    copies = _copies(path, gate)
+    gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth=4) as reader:
+        demand = reader.submit([_request(0, 100, slots(0))])
+        _wait_until(lambda: len(gate.begun) == 1)
+        warm = reader.submit([_request(BLOCK, 100, slots(1))], "warm")
+        time.sleep(0.05)
+        assert gate.begun == [0]
+        gate.let(1)
+        demand.wait()
+        _wait_until(lambda: gate.begun == [0, BLOCK])
+        gate.let(1)
+        warm.wait()
+
+
+def test_a_promoted_warm_up_read_is_read_once_and_at_once(path: Path, slots: Callable[[int], memoryview]) -> None:
+    gate = GatedDrive()
+    copies = _copies(path, gate)
+    gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth=1) as reader:
+        first = reader.submit([_request(0, 100, slots(0))], "warm")
+        second = reader.submit([_request(BLOCK, 100, slots(1))], "warm")
+        third = reader.submit([_request(2 * BLOCK, 100, slots(2))], "warm")
+        _wait_until(lambda: len(gate.begun) == 1)
+        third.promote()
+        first.promote()  # under way: nothing to do
+        gate.let(3)
+        for ticket in (first, second, third):
+            ticket.wait()
+        third.promote()
+    assert gate.begun == [0, 2 * BLOCK, BLOCK]
+
+
+def test_a_cancelled_ticket_drops_what_has_not_begun_and_ends_when_the_rest_has(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    gate = GatedDrive()
+    copies = _copies(path, gate)
+    gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth=2) as reader:
+        ticket = reader.submit([_request(i * BLOCK, 100, slots(i)) for i in range(6)])
+        _wait_until(lambda: len(gate.begun) == 2)
+        assert ticket.cancel() == 4
+        assert ticket.cancel() == 0
+        assert not ticket.done, "two reads may still write into their slots"
+        after = reader.submit([_request(50 * BLOCK, 100, slots(9))])
+        gate.let(3)
+        with pytest.raises(ReadCancelled):
+            ticket.wait()
+        after.wait()
+        assert sorted(gate.begun) == [0, BLOCK, 50 * BLOCK]
+        assert ticket.cancel() == 0
+
+
+def test_a_ticket_for_nothing_is_done() -> None:
+    with BatchReader(Copies([]), block_bytes=BLOCK) as reader:
+        ticket = reader.submit([])
+        assert ticket.done and ticket.wait(0) and ticket.cancel() == 0
+
+
+@pytest.mark.parametrize("fault", ["once", "always", "short"])
+def test_a_failing_read_is_made_on_another_replica_and_the_drive_demoted(
+    fault: str, path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    bad = FlakyDrive()
+    copies = _copies(path, bad, SYSTEM)
+    if fault == "short":
+        bad.longest = lambda n_bytes: 0
+        bad.pread = lambda fd, target, offset: 0  # type: ignore[method-assign]
+    else:
+        bad.fail_on = range(bad.n_reads + 1, bad.n_reads + 2) if fault == "once" else range(10**9)
+    with BatchReader(copies, block_bytes=BLOCK, depth=2) as reader:
+        requests = [_request(i * 5000, 4000, slots(i), flat_index=i) for i in range(8)]
+        reader.submit(requests).wait()
+        data = path.read_bytes()
+        assert all(reader.payload(r) == data[r.extent.offset : r.extent.end] for r in requests)
+        n_failed = 1 if fault == "once" else 4
+        assert [drive for drive, _ in copies.demoted] == ["drive 0"] * n_failed
+        expected = ShortRead if fault == "short" else DriveError
+        assert all(isinstance(error, expected) for _, error in copies.demoted)
+        first, second = reader.stats()
+        assert (first.n_errors, first.n_reads, second.n_reads) == (n_failed, 4 - n_failed, 4 + n_failed)
+
+
+def test_without_another_copy_the_error_has_file_offset_and_errno_and_comes_when_all_reads_have_ended(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    class HalfBroken(GatedDrive):
+        def pread(self, fd: int, target: memoryview, offset: int) -> int:
+            if offset == 8 * BLOCK:
+                raise OSError(errno.EIO, "bad sector")
+            return super().pread(fd, target, offset)
+
+    gate = HalfBroken()
+    copies = _copies(path, gate)
+    gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth=4) as reader:
+        ticket = reader.submit([_request(8 * BLOCK + 1, 10, slots(0)), _request(0, 100, slots(1))])
+        _wait_until(lambda: bool(copies.demoted))
+        assert not ticket.done, "the other read still writes into its slot"
+        gate.let(1)
+        with pytest.raises(DriveError) as caught:
+            ticket.wait()
+        assert (caught.value.file, caught.value.errno) == (path, errno.EIO)
+        assert caught.value.offset is not None and caught.value.offset // BLOCK == 8
+        gate.let(1)
+        reader.submit([_request(0, 100, slots(1))]).wait()  # the reader goes on
+
+
+def test_what_a_replica_set_raises_reaches_whoever_waits(path: Path, slots: Callable[[int], memoryview]) -> None:
+    bad = FlakyDrive()
+    copies = _copies(path, bad)
+    bad.fail_on = range(10**9)
+
+    def demote(replica: Replica, error: DriveError) -> None:
+        raise RuntimeError("a bug of ours")
+
+    copies.demote = demote  # type: ignore[method-assign]
+    with BatchReader(copies, block_bytes=BLOCK, depth=1) as reader:
+        with pytest.raises(RuntimeError, match="a bug of ours"):
+            reader.submit([_request(0, 100, slots(0))]).wait()
+        bad.fail_on = ()
+        assert reader.submit([_request(0, 100, slots(0))]).wait()
+
+
+def test_closing_waits_for_what_is_in_flight_and_fails_the_rest(path: Path, slots: Callable[[int], memoryview]) -> None:
+    gate = GatedDrive()
+    copies = _copies(path, gate)
+    gate.shut()
+    reader = BatchReader(copies, block_bytes=BLOCK, depth=1)
+    running = reader.submit([_request(0, 100, slots(0))])
+    _wait_until(lambda: len(gate.begun) == 1)
+    queued = [reader.submit([_request(BLOCK, 100, slots(1))], urgency) for urgency in ("demand", "warm")]
+    closing = threading.Thread(target=reader.close)
+    closing.start()
+    for ticket in queued:
+        with pytest.raises(ClosedReader):
+            ticket.wait()
+    assert not running.done and closing.is_alive()
+    gate.let(1)
+    closing.join(10)
+    assert not closing.is_alive() and running.wait()
+    assert reader.payload(_request(0, 100, slots(0))) == path.read_bytes()[:100]
+    with pytest.raises(ClosedReader):
+        reader.submit([_request(0, 100, slots(0))])
+    reader.close()
+
+
+def test_waiting_threads_take_no_processor_time(path: Path, slots: Callable[[int], memoryview]) -> None:
+    with BatchReader(_copies(path, SYSTEM), block_bytes=BLOCK, depth=16) as reader:
+        reader.submit([_request(0, 100, slots(0))]).wait()
+        before, began = time.process_time(), time.monotonic()
+        time.sleep(0.3)
+        assert time.process_time() - before < 0.1 * (time.monotonic() - began)
+
+
+def test_busy_time_is_the_drives_and_not_the_sum_over_its_threads(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    rate = 2_000_000
+    copies = _copies(path, SYSTEM)
+    copies.copies[0] = Copy("slow", DirectFile.open(path, system=SlowDrive(rate)))
+    with BatchReader(copies, block_bytes=BLOCK, depth=8) as reader:
+        began = time.monotonic()
+        reader.submit([_request(i * 30_208, 30_208, slots(i)) for i in range(8)]).wait()
+        took_s = time.monotonic() - began
+        (stats,) = reader.stats()
+        assert 8 * 30_208 / rate <= stats.busy_s <= took_s
+        before = stats.busy_s
+        time.sleep(0.05)
+        assert reader.stats()[0].busy_s == before, "an idle drive is not busy"
+
+
+def test_cancelling_and_closing_from_other_threads_never_loses_a_request(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    """Every ticket ends, whatever happens to it: 300 of them, submitted, cancelled and promoted by four threads."""
+    bad = FlakyDrive()
+    copies = _copies(path, bad, SYSTEM)
+    bad.fail_on = range(0, 10**9, 3)
+    reader = BatchReader(copies, block_bytes=BLOCK, depth=3)
+    tickets: list[Ticket] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(75):
+            requests = [_request(rng.randrange(200) * 1000, 900, slots(rng.randrange(64)), i) for i in range(4)]
+            ticket = reader.submit(requests, rng.choice(["demand", "warm"]))  # type: ignore[arg-type]
+            tickets.append(ticket)
+            action = rng.randrange(4)
+            if action == 0:
+                ticket.cancel()
+            elif action == 1:
+                ticket.promote()
+            elif action == 2:
+                rng.choice(tickets).cancel()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    _wait_until(lambda: all(ticket.done for ticket in tickets))
+    assert len(tickets) == 300
+    for ticket in tickets:
+        try:
+            ticket.wait(0)
+        except ReadCancelled:
+            continue
+    reader.close()
