@@ -123,7 +123,8 @@ def _gather(
 def sparse_attention(query: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, numerics: Numerics) -> Tensor:
     """Softmax over each row's own keys, with a per-head sink in the denominator only.
 
-    Shapes: query [R, H, hd]; keys [R, J, hd], also the values; valid [R, J] bool; sink [H], unscaled; result [R, H, hd].
+    Shapes: query [R, H, hd]; keys [R, J, hd], also the values; valid [R, J] bool; sink [H], unscaled; result [R, H,
+    hd].
     Source: spec/architecture section 9.7, rounding of section 15 in `reference`.
     """
     scores = torch.matmul(query, keys.transpose(1, 2)) * keys.shape[-1] ** -0.5  # [R, H, J]

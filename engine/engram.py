@@ -1,7 +1,8 @@
 """Engram layers: rows looked up by the hash of the last tokens, gated into every residual copy.
 
-Owns which rows a forward needs and what they do to the stream; the tables stay on the drives and only rows are read. The one
-thing a reader would get wrong: every copy of the stream is normalised by itself, and the value is not normalised at all.
+Owns which rows a forward needs and what they do to the stream; the tables stay on the drives and only rows are read.
+The one thing a reader would get wrong: every copy of the stream is normalised by itself, and the value is not
+normalised at all.
 """
 
 from collections.abc import Mapping, Sequence

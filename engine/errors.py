@@ -1,6 +1,7 @@
 """What the engine reports on purpose.
 
-Every class derives from `EngineError`, so one `except` in `app` shows any of them; `hint` is the next step for the user.
+Every class derives from `EngineError`, so one `except` in `app` shows any of them; `hint` is the next step for the
+user.
 """
 
 

@@ -1,10 +1,11 @@
 """The checkpoint's number formats, slowly and plainly: the reference every kernel is judged by.
 
 Owns decoding (fp8 e4m3, fp4 e2m1, e8m0 scales, engram rows) and the rounding that `reference` mode applies to
-activations. What a reader would get wrong: fp8 matrices carry one scale per 32x32 block, fp4 matrices one per row and 32
-columns, engram rows one per row and 32 columns; a scale byte is an exponent, and byte 0 means 2**-127, not zero.
+activations. What a reader would get wrong: fp8 matrices carry one scale per 32x32 block, fp4 matrices one per row and
+32 columns, engram rows one per row and 32 columns; a scale byte is an exponent, and byte 0 means 2**-127, not zero.
 
-Source: spec of the released checkpoint format; OCP Microscaling Formats 1.0 (e8m0, e2m1); OCP 8-bit Floating Point 1.0 (e4m3).
+Source: spec of the released checkpoint format; OCP Microscaling Formats 1.0 (e8m0, e2m1); OCP 8-bit Floating Point
+1.0 (e4m3).
 """
 
 import torch
@@ -95,7 +96,8 @@ def expand_fp4(packed: Tensor, scale: Tensor) -> Tensor:
 def expand_rows(weight: Tensor, scale: Tensor) -> Tensor:
     """Expand engram rows to float32.
 
-    Shapes: weight [R, W] uint8 (e4m3); scale [R, ceil(W/32)] uint8 (e8m0), one per 32 columns of that row; result [R, W].
+    Shapes: weight [R, W] uint8 (e4m3); scale [R, ceil(W/32)] uint8 (e8m0), one per 32 columns of that row; result [R,
+    W].
     """
     width = weight.shape[1]
     factor = expand_scale(scale).repeat_interleave(SCALE_BLOCK, 1)[:, :width]
@@ -165,7 +167,8 @@ def _round_e2m1(x: Tensor) -> Tensor:
 def round_fp8(x: Tensor) -> Tensor:
     """Round to e4m3 with one power-of-two scale per 32 values ("q8" of the spec). Shape [..., K], K % 32 == 0.
 
-    Source: spec/architecture section 15: amax = max(|x|, 1e-4), scale = 2**ceil(log2(amax * fl32(1/448))), nearest even.
+    Source: spec/architecture section 15: amax = max(|x|, 1e-4), scale = 2**ceil(log2(amax * fl32(1/448))), nearest
+    even.
     """
     blocks = _blocks(x, SCALE_BLOCK)
     amax = blocks.abs().amax(-1, keepdim=True).clamp_min(1e-4)

@@ -1,7 +1,7 @@
 """Hyper-connections: the residual stream in m copies and how a half block reads and writes it.
 
-The one thing a reader would get wrong: a half block collapses the stream with the `pre` of the half block *before* it and
-hands its own to the next; only `post` and `comb` are used where they are made.
+The one thing a reader would get wrong: a half block collapses the stream with the `pre` of the half block *before* it
+and hands its own to the next; only `post` and `comb` are used where they are made.
 """
 
 from typing import NamedTuple
@@ -65,8 +65,9 @@ def collapse(h: Tensor, pre: Tensor, numerics: Numerics) -> Tensor:
 def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics) -> Tensor:
     """post[j] * y + sum over i of comb[i, j] * h[i]. Shapes: h [T, m, D]; y [T, D]; result like h.
 
-    Products and sums are separate float32 steps in copy order, as in the released runtime: fused ones round a bfloat16
-    stream differently often enough to be seen (of 130 golden prompt positions 30 instead of 63 then agree to the last bit).
+    Products and sums are separate float32 steps in copy order, as in the released runtime: fused ones round a
+    bfloat16 stream differently often enough to be seen (of 130 golden prompt positions 30 instead of 63 then agree to
+    the last bit).
     """
     mixed = coefficients.comb[:, 0].unsqueeze(-1) * h[:, :1]  # [T, m, D]
     for copy in range(1, h.shape[1]):

@@ -43,7 +43,8 @@ def select(
 ) -> Tensor:  # fmt: skip
     """The groups each row attends to: [T, min(K, groups)] int64, ascending, -1 behind the last.
 
-    Shapes: x [T, D] (after the attention norm); low_rank_query [T, Rq]. Publishes candidate blocks when this layer makes them.
+    Shapes: x [T, D] (after the attention norm); low_rank_query [T, Rq]. Publishes candidate blocks when this layer
+    makes them.
     Source: spec/architecture sections 9.5, 9.6, 12.
     """
     heads, width = config.index_n_heads, config.index_head_dim

@@ -1,11 +1,12 @@
 """The forward of the text model, readable from top to bottom in the order it runs.
 
-Letters of shapes, here and in every sub-layer: `T` positions (rows) of a forward, `D` model width, `m` residual copies,
-`H` heads of `hd`, `K` selected groups, `E` experts with `k` chosen, `F` expert width, `V` vocabulary, `R` rows of a block.
+Letters of shapes, here and in every sub-layer: `T` positions (rows) of a forward, `D` model width, `m` residual
+copies, `H` heads of `hd`, `K` selected groups, `E` experts with `k` chosen, `F` expert width, `V` vocabulary, `R`
+rows of a block.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from engine.config import ModelConfig
 from engine.engram import EngramFront, engram, read_rows
 from engine.errors import FormatError, PromptError, Stopped
 from engine.events import LoadProgress
-from engine.experts import Experts
+from engine.experts import Experts, ExpertWeights
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse, mix, rms_norm, update
 from engine.kernels import matmul
-from engine.moe import Routing, moe, route
+from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import NUMERICS, NumericsName
 from engine.rotary import frequencies
 from engine.schedule import IndexOwner, Rule
@@ -92,8 +93,8 @@ class Model:
         """Read the resident weights.
 
         `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer.
-        Raises: FormatError, ConfigError, TokenizerError when the checkpoint cannot be run; StorageError on a failed read;
-        Stopped between two tensors when `should_stop` says so.
+        Raises: FormatError, ConfigError, TokenizerError when the checkpoint cannot be run; StorageError on a failed
+        read; Stopped between two tensors when `should_stop` says so.
         """
         started = time.monotonic()
         total = sum(entry.extent.length for name, entry in checkpoint.tensors.items() if is_resident(name))
@@ -120,6 +121,11 @@ class Model:
         front = EngramFront(config, tables, token_map)
         return cls(checkpoint, config, trunk, experts, front, numerics=numerics, index_owner=index_owner)
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read from the drives since the checkpoint was opened."""
+        return self.checkpoint.read_bytes
+
     def close(self) -> None:
         """Give back what the model holds; the checkpoint stays open, its owner closes it."""
 
@@ -137,7 +143,8 @@ class Model:
         should_stop: ShouldStop = never,
         trace: Trace | None = None,
     ) -> Result:
-        """Run `ids` at the positions that follow the state's, without changing it; `state.commit(result.step)` does that.
+        """Run `ids` at the positions that follow the state's, without changing it; `state.commit(result.step)` does
+        that.
 
         `rule` "prefill" reads prompt text, in any number of chunks. "decode" gives every row what one-token calls would
         have given it; how many rows that may be says `engine.schedule.max_decode_rows`. Logits are made for the last
@@ -191,8 +198,8 @@ class Model:
         where = {token: row for row, token in enumerate(distinct)}
         return values[torch.tensor([where[token] for token in ids])].to(torch.float32)
 
-    def _waves(self, layer: int, should_stop: ShouldStop):  # type: ignore[no-untyped-def]
-        def waves(experts: Sequence[int]):  # type: ignore[no-untyped-def]
+    def _waves(self, layer: int, should_stop: ShouldStop) -> ExpertWaves:
+        def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
             for wave in self._experts.waves(layer, experts):
                 if should_stop():
                     raise Stopped("the forward was stopped")

@@ -1,8 +1,8 @@
 """The two numeric modes, as the places where they differ.
 
-`exact` keeps activations in float32 and rounds nothing. `reference` holds activations in bfloat16 and quantises those the
-released runtime quantises. The forward calls these by the role of a value and never asks which mode it is in, but for
-attention, whose probabilities the reference rounds in blocks.
+`exact` keeps activations in float32 and rounds nothing. `reference` holds activations in bfloat16 and quantises those
+the released runtime quantises. The forward calls these by the role of a value and never asks which mode it is in, but
+for attention, whose probabilities the reference rounds in blocks.
 """
 
 from collections.abc import Callable

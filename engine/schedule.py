@@ -1,9 +1,9 @@
 """Whose index keys each row scores: the published index-key slot, as plain arithmetic.
 
 The released runtime keeps one slot that refers to the index keys published last. A KV source publishes only when it
-completed a group in the current call, and the slot survives between calls. In a prefill every source completes a group, so
-each index source meets the keys of the nearest source; in decode it may meet those of a later layer, from the previous
-token. That is part of the model: tidying it up changes what the model says.
+completed a group in the current call, and the slot survives between calls. In a prefill every source completes a
+group, so each index source meets the keys of the nearest source; in decode it may meet those of a later layer, from
+the previous token. That is part of the model: tidying it up changes what the model says.
 
 Source: spec/architecture section 12.
 """
@@ -28,7 +28,9 @@ class Schedule:
     """Key owners of one forward."""
 
     owners: Mapping[int, Sequence[int]]
-    """Per index source: for each row the layer whose keys it scores, or -1 when no group is complete at the end of a prefill."""
+    """Per index source: for each row the layer whose keys it scores, or -1 when no group is complete at the end of a
+    prefill.
+    """
     slot_after: Sequence[int]
     """What the slot refers to after each row."""
 
@@ -40,7 +42,8 @@ def _nearest(config: ModelConfig, layer: int) -> int:
 def schedule(config: ModelConfig, start: int, n_rows: int, rule: Rule, slot: int, reading: IndexOwner) -> Schedule:
     """Key owners for rows at positions `start .. start + n_rows - 1`, given the slot before them.
 
-    `slot` is a layer id or -1. Prefill follows "each source's own keys" in every chunk, so chunks look like one prefill.
+    `slot` is a layer id or -1. Prefill follows "each source's own keys" in every chunk, so chunks look like one
+    prefill.
     """
     end = start + n_rows
     slots: list[int] = []
@@ -80,8 +83,9 @@ def n_scored(config: ModelConfig, layer: int, owner: int, position: int) -> int:
 def max_decode_rows(config: ModelConfig, start: int, n_rows: int, slot: int, reading: IndexOwner) -> int:
     """The largest number of rows, at most `n_rows`, that one decode forward at `start` can take.
 
-    A row that scores keys of a later layer needs those of positions before the forward; keys made by earlier rows of the
-    same forward do not exist yet when the row's layer runs. In the release this only bites in the first few tokens.
+    A row that scores keys of a later layer needs those of positions before the forward; keys made by earlier rows of
+    the same forward do not exist yet when the row's layer runs. In the release this only bites in the first few
+    tokens.
     """
     plan = schedule(config, start, n_rows, "decode", slot, reading)
     for row in range(1, n_rows):

@@ -1,8 +1,10 @@
-"""What a conversation carries between forwards: window rings, compressed KV, index keys, open groups, the slot, the ids.
+"""What a conversation carries between forwards: window rings, compressed KV, index keys, open groups, the slot, the
+ids.
 
 No weights. The one thing a reader would get wrong: a forward never overwrites state. It *stages* what it made (window
-keys apart from the ring, new groups behind the committed ones, waiting halves of open groups by row) and `commit(n)` takes
-the first n rows. A stopped forward is simply not committed, a rejected draft is a smaller n, and nothing has to be restored.
+keys apart from the ring, new groups behind the committed ones, waiting halves of open groups by row) and `commit(n)`
+takes the first n rows. A stopped forward is simply not committed, a rejected draft is a smaller n, and nothing has to
+be restored.
 """
 
 from collections.abc import Mapping, Sequence

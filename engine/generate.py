@@ -1,0 +1,114 @@
+"""Prefill in chunks, then the decode loop; no text, only token ids.
+
+The one thing a reader would get wrong: the last token drawn is never run. It is in the reply but not yet in the
+state, and the next prompt of the conversation begins with it.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+
+from torch import Tensor
+
+from engine.errors import PromptError, Stopped
+from engine.events import DoneReason, PrefillProgress, TokenDrawn, TurnDone, TurnStats
+from engine.model import Model, ShouldStop, never
+from engine.sampling import Sampler
+from engine.state import State
+
+
+def generate(
+    model: Model,
+    state: State,
+    prompt_ids: Sequence[int],
+    *,
+    sampler: Sampler,
+    max_tokens: int,
+    stop_ids: Collection[int],
+    chunk_tokens: int = 512,
+    context_tokens: int | None = None,
+    should_stop: ShouldStop = never,
+) -> Iterator[PrefillProgress | TokenDrawn | TurnDone]:
+    """Read a prompt behind what the state holds, then draw tokens until something ends the turn.
+
+    A token in `stop_ids` ends it and is not yielded. `context_tokens` bounds the positions of the whole conversation;
+    None means no bound. A stop leaves the state at the last committed position: a chunk or token in the works is
+    dropped.
+
+    Raises: PromptError on an empty prompt; LogitsError, StorageError, FormatError as the forward and the sampler do.
+    """
+    if not prompt_ids:
+        raise PromptError("the prompt has no tokens", hint="Ask something.")
+    turn = _Turn(model, state.n_tokens, len(prompt_ids))
+    logits: Tensor | None = None
+    try:
+        yield turn.progress(0)
+        for first in range(0, len(prompt_ids), chunk_tokens):
+            chunk = prompt_ids[first : first + chunk_tokens]
+            result = model.forward(state, chunk, "prefill", should_stop=should_stop)
+            state.commit(result.step)
+            logits = result.logits[-1]  # [V]
+            yield turn.progress(first + len(chunk))
+        turn.begin_decode()
+        while True:
+            assert logits is not None
+            if turn.answer_tokens >= max_tokens:
+                yield turn.done("length")
+                return
+            token = sampler.draw(logits)
+            if token in stop_ids:
+                yield turn.done("stop")
+                return
+            turn.answer_tokens += 1
+            yield TokenDrawn(token=token)
+            if context_tokens is not None and state.n_tokens >= context_tokens:
+                yield turn.done("context")
+                return
+            if turn.answer_tokens >= max_tokens:
+                continue  # the last token need not be run to be said
+            if should_stop():
+                raise Stopped("the turn was stopped")
+            result = model.forward(state, [token], "decode", should_stop=should_stop)
+            state.commit(result.step)
+            logits = result.logits[-1]
+    except Stopped:
+        yield turn.done("stopped")
+
+
+class _Turn:
+    """Clock and counters of one turn."""
+
+    def __init__(self, model: Model, reused_tokens: int, prompt_tokens: int) -> None:
+        self._model = model
+        self._reused = reused_tokens
+        self._prompt = prompt_tokens
+        self._read_before = model.read_bytes
+        self._started = self._decode_started = time.monotonic()
+        self._decoding = False
+        self.answer_tokens = 0
+
+    def progress(self, done_tokens: int) -> PrefillProgress:
+        return PrefillProgress(
+            done_tokens=done_tokens,
+            total_tokens=self._prompt,
+            read_bytes=self._model.read_bytes - self._read_before,
+            elapsed_s=time.monotonic() - self._started,
+        )
+
+    def begin_decode(self) -> None:
+        self._decode_started = time.monotonic()
+        self._decoding = True
+
+    def done(self, reason: DoneReason) -> TurnDone:
+        now = time.monotonic()
+        return TurnDone(
+            reason=reason,
+            stats=TurnStats(
+                prompt_tokens=self._prompt,
+                reused_tokens=self._reused,
+                answer_tokens=self.answer_tokens,
+                thinking_tokens=0,
+                prefill_s=(self._decode_started if self._decoding else now) - self._started,
+                decode_s=now - self._decode_started if self._decoding else 0.0,
+                read_bytes=self._model.read_bytes - self._read_before,
+            ),
+        )
