@@ -40,7 +40,17 @@ class Replica(Protocol):
 
 
 class Replicas(Protocol):
-    """Who serves an extent."""
+    """Who serves an extent, and who keeps the books of the drives."""
+
+    def share(
+        self, requests: Sequence[tuple[int, Extent]], waiting_bytes: Mapping[str, int] | None = None
+    ) -> Sequence[Replica]:
+        """The replica for each (flat index, extent) of a batch that is waited for as a whole.
+
+        `waiting_bytes` is what each drive has yet to read of earlier batches.
+        Raises: StorageError when nobody ever had an extent.
+        """
+        ...
 
     def choose(self, flat_index: int, extent: Extent, tried: Collection[str]) -> Replica | None:
         """The replica to read `extent` of the item with this flat index from, on none of the `tried` drives.
@@ -49,6 +59,10 @@ class Replicas(Protocol):
 
         Raises: StorageError when nobody ever had it.
         """
+        ...
+
+    def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:
+        """Take note of a read that ended: bytes delivered, time it took, time it waited. From a reading thread."""
         ...
 
     def demote(self, replica: Replica, error: DriveError) -> None:
@@ -142,17 +156,17 @@ class Ticket:
 class _Job:
     """One read on its way, and the lane it is queued in."""
 
-    __slots__ = ("lane", "queued_at", "replica", "request", "ticket", "tried", "urgency", "waiting")
+    __slots__ = ("begun_at", "lane", "queued_at", "replica", "request", "ticket", "tried", "urgency", "waiting")
 
-    def __init__(self, request: ReadRequest, ticket: Ticket, urgency: Urgency) -> None:
+    def __init__(self, request: ReadRequest, ticket: Ticket, urgency: Urgency, replica: Replica, lane: "_Lane") -> None:
         self.request = request
         self.ticket = ticket
         self.urgency = urgency
+        self.replica = replica
+        self.lane = lane
         self.tried: frozenset[str] = frozenset()
         self.waiting = False
-        self.queued_at = 0.0
-        self.replica: Replica
-        self.lane: _Lane
+        self.queued_at = self.begun_at = 0.0
 
 
 class _Lane:
@@ -163,7 +177,7 @@ class _Lane:
     """
 
     def __init__(
-        self, drive: str, depth: int, finish: Callable[[_Job, BaseException | None], None], block: int
+        self, drive: str, depth: int, finish: Callable[[_Job, int, float, BaseException | None], None], block: int
     ) -> None:
         self.drive = drive
         self.depth = depth
@@ -172,6 +186,8 @@ class _Lane:
         self._changed = threading.Condition()
         self._queues: dict[Urgency, deque[_Job]] = {"demand": deque(), "warm": deque()}
         self._closed = False
+        self.waiting_bytes = 0
+        """Payload of what is queued and in flight."""
         self._in_flight = 0
         self._n_reads = self._payload_bytes = self._read_bytes = self._n_errors = 0
         self._busy_s = self._queue_s = self._busy_since = 0.0
@@ -190,6 +206,7 @@ class _Lane:
             n_jobs = 0
             for job in jobs:
                 job.lane, job.waiting, job.queued_at = self, True, now
+                self.waiting_bytes += job.request.extent.length
                 queue = self._queues[job.urgency]
                 (queue.appendleft if front else queue.append)(job)
                 n_jobs += 1
@@ -202,6 +219,7 @@ class _Lane:
             if not job.waiting or job.lane is not self:
                 return False
             job.waiting = False
+            self.waiting_bytes -= job.request.extent.length
             return True
 
     def promote(self, job: _Job) -> None:
@@ -245,17 +263,16 @@ class _Lane:
 
     def _work(self) -> None:
         while (job := self._begin()) is not None:
-            n_read, error = 0, None
-            request = job.request
+            extent, error = job.request.extent, None
+            delivered: list[int] = []
             try:
-                n_read = job.replica.file.read(
-                    request.extent.offset, request.extent.length, request.target, self._block_bytes
+                job.replica.file.read(
+                    extent.offset, extent.length, job.request.target, self._block_bytes, delivered.append
                 )
             except BaseException as caught:
                 # Whatever it is, it belongs to whoever waits; swallowed here it would hang them for ever.
                 error = caught
-            self._end(job, n_read, error)
-            self._finish(job, error)
+            self._end(job, sum(delivered), error)
 
     def _begin(self) -> _Job | None:
         """Wait for a job and start it; None when the lane closes."""
@@ -269,19 +286,23 @@ class _Lane:
                 self._busy_since = now
             self._in_flight += 1
             self._queue_s += now - job.queued_at
+            job.begun_at = now
             return job
 
     def _end(self, job: _Job, n_read: int, error: BaseException | None) -> None:
+        now = time.perf_counter()
         with self._changed:
             self._in_flight -= 1
+            self.waiting_bytes -= job.request.extent.length
             if not self._in_flight:
-                self._busy_s += time.perf_counter() - self._busy_since
+                self._busy_s += now - self._busy_since
             self._read_bytes += n_read
             if error is None:
                 self._n_reads += 1
                 self._payload_bytes += job.request.extent.length
             else:
                 self._n_errors += 1
+        self._finish(job, n_read, now, error)
 
     def _next(self, urgency: Urgency) -> _Job | None:
         queue = self._queues[urgency]
@@ -315,21 +336,19 @@ class BatchReader:
 
         Raises: what choosing a replica raises, before anything is queued; ClosedReader.
         """
+        with self._lock:
+            waiting = {drive: lane.waiting_bytes for drive, lane in self._lanes.items()}
+        chosen = self._replicas.share([(request.flat_index, request.extent) for request in requests], waiting)
         ticket = Ticket(len(requests))
-        by_drive: dict[str, list[_Job]] = {}
-        for request in requests:
-            job = _Job(request, ticket, urgency)
-            replica = self._replicas.choose(request.flat_index, request.extent, job.tried)
-            assert replica is not None, "a replica set without a single copy raises"
-            job.replica = replica
-            by_drive.setdefault(replica.drive, []).append(job)
+        jobs: dict[_Lane, list[_Job]] = {}
+        for request, replica in zip(requests, chosen, strict=True):
+            lane = self._lane(replica.drive)
+            job = _Job(request, ticket, urgency, replica, lane)
+            jobs.setdefault(lane, []).append(job)
             ticket._jobs.append(job)
-        lanes = {drive: self._lane(drive) for drive in by_drive}
-        for drive, jobs in by_drive.items():
-            for job in jobs:
-                job.lane = lanes[drive]
-            if not lanes[drive].push(jobs):
-                for _ in jobs:
+        for lane, some in jobs.items():
+            if not lane.push(some):
+                for _ in some:
                     ticket._end(_closed())
         return ticket
 
@@ -373,14 +392,19 @@ class BatchReader:
                 lane = self._lanes[drive] = _Lane(drive, depth, self._finish, self.block_bytes)
             return lane
 
-    def _finish(self, job: _Job, error: BaseException | None) -> None:
+    def _finish(self, job: _Job, n_read: int, ended_at: float, error: BaseException | None) -> None:
         """What comes after a read: the next replica if the drive failed, else the ticket. Runs in a lane's thread."""
-        if isinstance(error, DriveError):
-            try:
-                if self._retry(job, error):
-                    return
-            except BaseException as caught:
-                error = caught  # as in the lane: it belongs to whoever waits
+        try:
+            self._replicas.record(
+                job.replica.drive,
+                n_bytes=n_read,
+                busy_s=ended_at - job.begun_at,
+                queue_s=job.begun_at - job.queued_at,
+            )
+            if isinstance(error, DriveError) and self._retry(job, error):
+                return
+        except BaseException as caught:
+            error = caught  # as in the lane: it belongs to whoever waits
         job.ticket._end(error)
 
     def _retry(self, job: _Job, error: DriveError) -> bool:

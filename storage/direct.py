@@ -90,14 +90,23 @@ class DirectFile:
         """What reads start and end on a multiple of; does not change when the file falls back to buffered reads."""
         return self._io_path.block_bytes
 
-    def read(self, offset: int, length: int, target: memoryview, block_bytes: int | None = None) -> int:
+    def read(
+        self,
+        offset: int,
+        length: int,
+        target: memoryview,
+        block_bytes: int | None = None,
+        count: Callable[[int], None] = lambda n_bytes: None,
+    ) -> None:
         """Read `length` bytes from `offset` so that the first of them lands at `target[offset % block_bytes]`.
 
         `target` holds the whole blocks around the bytes and, for direct reads, starts at a multiple of the block in
         memory. `block_bytes` is a multiple of this file's, and this file's unless given. What lies in `target` around
         the payload is undefined afterwards.
 
-        Returns: bytes the system delivered, those around the payload included.
+        `count` is told the bytes of every system call that delivered some: those around the payload included, and those
+        of a read that then fails.
+
         Raises: DriveError with file, offset and errno; ShortRead when the file ends before the payload does.
         """
         block = block_bytes or self.block_bytes
@@ -106,13 +115,10 @@ class DirectFile:
         span = -(-(head + length) // block) * block
         assert len(target) >= span, (len(target), span)
         if not length:
-            return 0
-        n_read = 0
-        if self._io_path.direct:
-            n_read, complete = self._read_direct(offset - head, head + length, target[:span])
-            if complete:
-                return n_read
-        return n_read + self._read_buffered(offset, target[head : head + length])
+            return
+        if self._io_path.direct and self._read_direct(offset - head, head + length, target[:span], count):
+            return
+        self._read_buffered(offset, target[head : head + length], count)
 
     def close(self) -> None:
         """Give the descriptors back. No read may be in flight; a second call does nothing."""
@@ -127,48 +133,48 @@ class DirectFile:
     ) -> None:
         self.close()
 
-    def _read_direct(self, start: int, needed: int, target: memoryview) -> tuple[int, bool]:
-        """Fill the first `needed` bytes of `target` from `start`: bytes delivered, and False if it was refused."""
+    def _read_direct(self, start: int, needed: int, target: memoryview, count: Callable[[int], None]) -> bool:
+        """Fill the first `needed` bytes of `target` from `start`; False if that was refused."""
         fd = self._fds[True]
         block = self.block_bytes
         assert address_of(target) % min(block, PAGE_BYTES) == 0, "a misaligned target would look like a refusal"
-        done = n_read = 0
+        done = 0
         while done < needed:
             at = done // block * block  # a short read that ended inside a block is taken up where the block begins
             try:
-                count = self._system.pread(fd, target[at:], start + at)
+                n_read = self._system.pread(fd, target[at:], start + at)
             except InterruptedError:
                 continue
             except OSError as error:
                 if error.errno not in _REFUSALS:
                     raise DriveError.of(error, self.path, start + at) from error
                 self._fall_back(f"a direct read at byte {start + at:,} was refused ({errno.errorcode[error.errno]})")
-                return n_read, False
-            n_read += count
-            if count <= 0:
+                return False
+            if n_read <= 0:
                 raise self._ended(start + done)
-            if at + count <= done:
-                self._fall_back(f"a direct read at byte {start + at:,} stopped inside a block after {count:,} bytes")
-                return n_read, False
-            done = at + count
-        return n_read, True
+            count(n_read)
+            if at + n_read <= done:
+                self._fall_back(f"a direct read at byte {start + at:,} stopped inside a block after {n_read:,} bytes")
+                return False
+            done = at + n_read
+        return True
 
-    def _read_buffered(self, offset: int, target: memoryview) -> int:
+    def _read_buffered(self, offset: int, target: memoryview, count: Callable[[int], None]) -> None:
         fd = self._descriptor(direct=False)
         done = 0
         while done < len(target):
             try:
-                count = self._system.pread(fd, target[done:], offset + done)
+                n_read = self._system.pread(fd, target[done:], offset + done)
             except InterruptedError:
                 continue
             except OSError as error:
                 raise DriveError.of(error, self.path, offset + done) from error
-            if count <= 0:
+            if n_read <= 0:
                 raise self._ended(offset + done)
-            done += count
+            count(n_read)
+            done += n_read
         if self._io_path.file_system not in _IN_MEMORY:
             self._system.forget(fd, offset, done)
-        return done
 
     def _ended(self, offset: int) -> ShortRead:
         return ShortRead(

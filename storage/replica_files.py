@@ -95,6 +95,10 @@ class ReplicaFiles:
         """Note that a read failed there, see `ReplicaSet.demote`."""
         self.replicas.demote(self._copies[replica.file.path], error)
 
+    def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:
+        """Add reads to a drive's figures, see `ReplicaSet.record`."""
+        self.replicas.record(drive, n_bytes=n_bytes, n_reads=n_reads, busy_s=busy_s, queue_s=queue_s)
+
     def close(self) -> None:
         """Close the files. No read may be in flight; a second call does nothing."""
         while self._files:

@@ -114,6 +114,14 @@ class OneFolder:
     def demote(self, replica: object, error: DriveError) -> None:
         """There is no other."""
 
+    def share(
+        self, requests: Sequence[tuple[int, Extent]], waiting_bytes: Mapping[str, int] | None = None
+    ) -> list[_Copy]:
+        return [self._copies[extent.shard] for _, extent in requests]
+
+    def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:
+        """Nobody asks."""
+
 
 @contextmanager
 def open_reader(paths: Mapping[str, Path], *, io: IoMode = "auto", depth: int = 4) -> Iterator[BatchReader]:

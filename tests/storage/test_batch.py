@@ -2,7 +2,7 @@ import errno
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class Copies:
 
     copies: list[Copy]
     demoted: list[tuple[str, DriveError]] = field(default_factory=list)
+    waiting: list[dict[str, int]] = field(default_factory=list)
+    recorded: list[tuple[str, int, int]] = field(default_factory=list)
 
     def choose(self, flat_index: int, extent: Extent, tried: Collection[str]) -> Replica | None:
         turn = [self.copies[(flat_index + i) % len(self.copies)] for i in range(len(self.copies))]
@@ -40,6 +42,17 @@ class Copies:
 
     def demote(self, replica: Replica, error: DriveError) -> None:
         self.demoted.append((replica.drive, error))
+
+    def share(
+        self, requests: Sequence[tuple[int, Extent]], waiting_bytes: Mapping[str, int] | None = None
+    ) -> list[Replica]:
+        self.waiting.append(dict(waiting_bytes or {}))
+        chosen = [self.choose(flat_index, extent, ()) for flat_index, extent in requests]
+        return [replica for replica in chosen if replica is not None]
+
+    def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:
+        assert busy_s > 0 and queue_s >= 0
+        self.recorded.append((drive, n_bytes, n_reads))
 
 
 @pytest.fixture
@@ -96,6 +109,10 @@ def test_every_request_gets_the_bytes_a_plain_read_gives(
         # What the figures say is what the drives saw.
         assert sum(s.read_bytes for s in stats) == sum(drive.read_bytes for drive in drives) - proof_bytes
         assert all(s.busy_s > 0 and s.queue_s > 0 and s.n_errors == 0 for s in stats)
+    # What the replica set was told is the same.
+    assert len(copies.recorded) == 64
+    for s in stats:
+        assert sum(n_bytes for drive, n_bytes, _ in copies.recorded if drive == s.drive) == s.read_bytes
 
 
 def test_as_many_reads_are_in_flight_as_the_depth_says(path: Path, slots: Callable[[int], memoryview]) -> None:
@@ -107,10 +124,14 @@ def test_as_many_reads_are_in_flight_as_the_depth_says(path: Path, slots: Callab
         ticket = reader.submit([_request(i * 4096, 100, slots(i), flat_index=i) for i in range(20)])
         _wait_until(lambda: [len(gate.begun) for gate in gates] == [3, 5])
         assert not ticket.done and not ticket.wait(0.01)
+        reader.submit([])
+        assert copies.waiting[-1] == {"drive 0": 10 * 100, "drive 1": 10 * 100}
         for gate in gates:
             gate.let(20)
         ticket.wait()
         assert [len(gate.begun) for gate in gates] == [10, 10]
+        reader.submit([])
+        assert copies.waiting[-1] == {"drive 0": 0, "drive 1": 0}
 
 
 def test_demand_reads_overtake_warm_up_reads_that_have_not_begun(
