@@ -126,7 +126,8 @@ def _refuse(name: str, data: Tensor, mask: int, code: int, what: str) -> None:
         bad = (flat[start : start + _CHECK_BYTES] & mask) == code
         if bool(bad.any()):
             at = start + int(bad.nonzero()[0, 0])
-            place, rest = [], at
+            place: list[int] = []
+            rest = at
             for size in reversed(data.shape):
                 rest, index = divmod(rest, size)
                 place.insert(0, index)

@@ -111,7 +111,7 @@ def candidate_blocks(scores: Tensor, visible: Tensor, config: ModelConfig) -> Te
     """
     size = config.candidate_block_size
     padded = torch.nn.functional.pad(scores, (0, -scores.shape[1] % size), value=-torch.inf)
-    best = padded.unflatten(1, (-1, size)).amax(2)  # [R, blocks]
+    best = padded.view(padded.shape[0], -1, size).amax(2)  # [R, blocks]
     newest = (visible - 1) // size  # [R, 1]; -1 when nothing is visible
     is_newest = torch.arange(best.shape[1]) == newest
     best = best.masked_fill(is_newest, torch.inf)

@@ -60,7 +60,7 @@ def moe(
     """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D]."""
     operand = numerics.operand(x)
     parts = x.new_zeros((*routing.experts.shape, x.shape[1]))  # [T, k, D]
-    for expert, w in _each(waves, routing.experts.unique().tolist()):
+    for expert, w in _each(waves, sorted(set(routing.experts.flatten().tolist()))):
         rows, ranks = (routing.experts == expert).nonzero(as_tuple=True)
         inner = gated(
             numerics.value(matmul(operand[rows], w.w1)),

@@ -46,7 +46,7 @@ def rotate(x: Tensor, positions: Tensor, freq: Tensor, *, back: bool = False) ->
         sin = -sin
     shape = (x.shape[0], *([1] * (x.dim() - 2)), width // 2)
     cos, sin = cos.view(shape), sin.view(shape)
-    pairs = x[..., -width:].unflatten(-1, (width // 2, 2))
+    pairs = x[..., -width:].reshape(*x.shape[:-1], width // 2, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     tail = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
     return torch.cat((x[..., :-width], tail), dim=-1)
