@@ -122,7 +122,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         shards += f", {len(report.prefixes)} header prefixes"
     n_copies = len(inventory.shards) - len(records)
     if n_copies:
-        shards += f", {n_copies} duplicates"
+        shards += f", {n_copies} duplicate{'s' if n_copies > 1 else ''}"
     present = f"{inventory.present_bytes:,} bytes present"
     if inventory.expected_bytes is not None:
         present += f" of {inventory.expected_bytes:,} ({format_bytes(inventory.expected_bytes)})"
@@ -153,6 +153,8 @@ def _check_lines(check: CheckResult) -> list[str]:
     lines += [f"        {one_line(fault.message)}" for fault in check.faults[:SHOWN_FAULTS]]
     if check.n_faults > SHOWN_FAULTS:
         lines.append(f"        and {check.n_faults - SHOWN_FAULTS:,} more")
+    hints = dict.fromkeys(fault.hint for fault in check.faults[:SHOWN_FAULTS] if fault.hint)
+    lines += [f"        {one_line(hint)}" for hint in hints]
     if check.waiting and check.outcome is not Outcome.PASS:
         lines.append(f"        waits for {_some(check.waiting)}")
     lines += [f"        note: {one_line(note)}" for note in check.notes]

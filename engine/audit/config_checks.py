@@ -32,7 +32,8 @@ _TITLES = {
 
 def _keys(view: View) -> Iterator[Finding]:
     if view.reading is None:
-        yield Fault(message=str(view.config_error), found="unreadable", expected="a config")
+        hint = view.config_error.hint if view.config_error else ""
+        yield Fault(message=str(view.config_error), found="unreadable", expected="a config", hint=hint)
         return
     for name in view.reading.missing:
         keys = [file.key_of(name) for file in view.reading.files]

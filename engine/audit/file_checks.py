@@ -25,13 +25,19 @@ _SIZE_FAULTS = (TruncatedShard, ForeignTail)
 
 def _fault(error: StorageError) -> Fault:
     """The audit's form of what storage found."""
+    if isinstance(error, DriveError):
+        found = f"errno {error.errno}"
+        return Fault(message=str(error), shard=error.file.name, found=found, expected="readable", hint=error.hint)
     if isinstance(error, CheckpointError):
         return Fault(
-            message=str(error), tensor=error.tensor, shard=error.shard, found=error.found, expected=error.expected
+            message=str(error),
+            tensor=error.tensor,
+            shard=error.shard,
+            found=error.found,
+            expected=error.expected,
+            hint=error.hint,
         )
-    if isinstance(error, DriveError):
-        return Fault(message=str(error), shard=error.file.name, found=f"errno {error.errno}", expected="readable")
-    return Fault(message=str(error))
+    return Fault(message=str(error), hint=error.hint)
 
 
 def _index(view: View) -> Iterator[Finding]:

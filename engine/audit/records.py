@@ -36,6 +36,8 @@ class Fault:
     """The value it should have, or contradicts."""
     values: Mapping[str, object] = field(default_factory=dict)
     """Config fields concerned and their values."""
+    hint: str = ""
+    """One sentence with what the user can do, or ""."""
 
     def as_json(self) -> dict[str, Any]:
         """Every field, in types JSON has."""
@@ -46,6 +48,7 @@ class Fault:
             "found": _plain(self.found),
             "expected": _plain(self.expected),
             "values": {name: _plain(value) for name, value in self.values.items()},
+            "hint": self.hint,
         }
 
 

@@ -104,6 +104,7 @@ def _extents(view: View) -> Iterator[Finding]:
                     shard=fault.shard,
                     found=fault.found,
                     expected=fault.expected,
+                    hint=fault.hint,
                 )
         if record.header is None:
             yield Waiting(what=record.shard)

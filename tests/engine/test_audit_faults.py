@@ -1,13 +1,18 @@
 """Every single fault is reported by the checks it concerns and by no other, with tensor, shard and both values."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.audit import CHECKS, Fault, Outcome, Report, audit
+from engine.audit.records import MAX_FAULTS
 from tests.engine.audit_files import (
     INDEX,
     TINY,
@@ -373,3 +378,41 @@ def test_a_wrong_number_in_both_configs_is_reported_where_it_shows(
 ) -> None:
     set_in_configs(tiny, nested, flat, value)
     assert failing(audit(tiny)) == checks
+
+
+def test_many_faults_are_counted_in_full_and_kept_in_part(tiny: Path) -> None:
+    set_in_configs(tiny, "moe_intermediate_size", "moe_inter_dim", 96)
+    packed = next(check for check in audit(tiny).checks if check.check == "experts.packed")
+    # Every tensor of the 8 * 16 + 3 * 8 experts but none else: six each.
+    assert (packed.n_faults, len(packed.faults)) == (912, MAX_FAULTS)
+
+
+# Anything
+
+JUNK = st.sampled_from(
+    [None, True, -1, 0, 1 << 31, 1 << 63, 1 << 70, 1.5, "", "\ud800", "../a", "U8", [], [[1]], {}, [2, 3]]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_header_index_and_config_is_judged(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = copy_of_tiny(tmp_path_factory.mktemp("any"))
+    number = data.draw(st.integers(1, 16))
+
+    def spoil(node: Json, depth: int) -> None:
+        key = data.draw(st.sampled_from(sorted(node)))
+        if depth and isinstance(node[key], dict):
+            spoil(node[key], depth - 1)
+        elif data.draw(st.booleans()):
+            node[str(data.draw(JUNK))] = node.pop(key)
+        else:
+            node[key] = data.draw(JUNK)
+
+    edit_header(folder / shard(number), lambda header: spoil(header, data.draw(st.integers(0, 1))))
+    edit_json(folder / INDEX, lambda index: spoil(index, data.draw(st.integers(0, 1))))
+    edit_json(folder / "config.json", lambda config: spoil(config, data.draw(st.integers(0, 2))))
+    report = audit(folder)
+    assert sum(report.count(outcome) for outcome in Outcome) == len(CHECKS)
+    json.dumps(report.as_json(), allow_nan=False)
+    shutil.rmtree(folder)

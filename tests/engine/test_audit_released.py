@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from engine.audit import Outcome, audit
 from engine.config import flat
 from engine.inventory import Group
-from tests.engine.released import RELEASED, seven_heads, write_released
+from tests.engine.released import seven_heads, write_released
 from tests.engine.test_audit_faults import failing, faults, undecided
 from tests.maker import has_sparse_files
 
@@ -23,9 +22,9 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_released_headers_pass_every_check_and_give_the_released_figures(prefixes: Path) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     report = audit(prefixes)
-    assert time.perf_counter() - start < 30  # about 2 s on an idle machine; CI machines are not
+    assert time.process_time() - start < 15  # 2 s on an idle core, 4 s on a crowded one
     assert failing(report) == set()
     assert undecided(report) == {"files.sizes"}  # the payload is not there, and everything else is
     assert (report.n_tensors, report.n_bytes) == (96_085, 510_286_023_000)
@@ -74,13 +73,6 @@ def test_seven_heads_fail_on_the_config_alone(tmp_path: Path) -> None:
     assert config_failures == {"engram.rows-exact"}
     (declared,) = faults(report, "engram.rows-exact")
     assert (declared.found, declared.expected) == ((384006168, 384016682), (336004849, 336012883))
-
-
-def test_a_wrong_width_is_counted_in_full_and_kept_in_part(prefixes: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(flat(replace(RELEASED, moe_inter_dim=2336))))
-    report = audit(prefixes, config=tmp_path / "config.json")
-    packed = next(check for check in report.checks if check.check == "experts.packed")
-    assert packed.n_faults == 94_464 and len(packed.faults) == 100
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
