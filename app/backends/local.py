@@ -89,6 +89,7 @@ class LocalBackend:
             thinking=request.effort is not None,
             stop_ids=stop_ids,
             chunk_tokens=self._chunk_tokens,
+            context_tokens=context_tokens(text.config),
             should_stop=should_stop,
         )
 
