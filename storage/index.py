@@ -5,6 +5,7 @@ looked at. Symbolic links that leave the folder are fine (a hub cache is made of
 """
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,9 @@ def read_index(folder: Path) -> ShardIndex:
     """
     path = folder / INDEX_NAME
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):  # opening a pipe in its place would wait for ever
+            raise _bad("is not a file", found=stat.filemode(mode)[0], expected="-")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_INDEX_BYTES:

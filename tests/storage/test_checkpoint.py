@@ -84,6 +84,8 @@ def test_links_into_a_blobs_folder_work(tmp_path: Path) -> None:
     with Checkpoint.open(snapshot) as checkpoint:
         assert checkpoint.read("norm.weight") == Checkpoint.open(FIXTURE).read("norm.weight")
     (blobs / f"{3:064x}").unlink()
+    (blobs / f"{3:064x}.incomplete").write_bytes(b"half")
+    assert inspect(snapshot).unfinished == (blobs / f"{3:064x}.incomplete",)
     error = refused(snapshot)
     assert type(error) is errors.BrokenLink and error.found == f"../../blobs/{3:064x}"
 
@@ -161,6 +163,17 @@ def test_an_unusable_index_is_named_and_the_headers_are_still_listed(
     assert inventory.complete is None
 
 
+def test_an_index_that_is_no_file_or_absurdly_large_is_refused_at_once(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    os.mkfifo(folder / INDEX)
+    assert isinstance(refused(folder), errors.BadIndex)
+    (folder / INDEX).unlink()
+    (folder / INDEX).touch()
+    os.truncate(folder / INDEX, 1 << 40)
+    huge = refused(folder)
+    assert isinstance(huge, errors.BadIndex) and huge.found == 1 << 40
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -219,6 +232,12 @@ def test_a_shard_the_index_does_not_name_is_said_and_left_alone(folder: Path) ->
         assert "other" not in checkpoint.tensors
         with pytest.raises(errors.UnknownTensor):
             checkpoint.read("other")
+
+
+def test_a_file_name_meant_for_the_terminal_is_shown_escaped(folder: Path) -> None:
+    (folder / "x\x1b[2J\n.safetensors").write_bytes(b"")
+    [problem] = inspect(folder).problems
+    assert problem.kind == "empty-shard" and problem.message.isprintable() and "x1b" in problem.message
 
 
 def test_a_total_that_is_not_the_headers_sum_is_said(folder: Path) -> None:

@@ -30,7 +30,7 @@ BASE = shard_bytes(
 )
 HEADER_END = 8 + int.from_bytes(BASE[:8], "little")
 HEADER: dict[str, Any] = json.loads(BASE[8:HEADER_END])
-ROUNDS = {"flips": 2000, "runs": 2000, "structure": 1500, "layouts": 1000, "files": 400}
+ROUNDS = {"flips": 1800, "runs": 1500, "structure": 1200, "layouts": 700, "files": 300}
 
 
 def rounds(name: str) -> settings:
