@@ -93,8 +93,8 @@ def _compress(
         values = torch.cat((cache.open_values[:waiting], values))
         gates = torch.cat((cache.open_gates[:waiting], gates))
         n_groups = values.shape[0] // ratio
-        values = values[: n_groups * ratio].view(n_groups, ratio, -1)  # [G, r, hd]
-        gates = gates[: n_groups * ratio].view(n_groups, ratio, -1)
+        values = values[: n_groups * ratio].view(n_groups, ratio, values.shape[1])  # [G, r, hd]
+        gates = gates[: n_groups * ratio].view(n_groups, ratio, gates.shape[1])
         latents = numerics.value((values * torch.softmax(gates, dim=1)).sum(1))  # [G, hd]
     if latents.shape[0] == 0:
         return
