@@ -8,7 +8,7 @@ so results must be added up by the router's rank and never by arrival.
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from storage.expert_layout import ExpertLayout
 from storage.ids import ExpertId
@@ -24,19 +24,29 @@ _WARM_IN_FLIGHT = 2
 _STOP_CHECK_S = 0.02
 
 
-class Resident(NamedTuple):
+T = TypeVar("T")
+
+Attach = Callable[[ExpertId, tuple[memoryview, ...]], T]
+"""Makes what a caller works with out of the payloads of an expert's tensors, in the order of `EXPERT_PARTS`."""
+
+
+def as_views(key: ExpertId, views: tuple[memoryview, ...]) -> tuple[memoryview, ...]:
+    """The simplest attachment: the payloads themselves."""
+    return views
+
+
+class Resident(NamedTuple, Generic[T]):
     """An expert whose bytes are in memory."""
 
     expert: int
-    views: tuple[memoryview, ...]
-    """The payload of each of its tensors, in the order its layout gave (`EXPERT_PARTS`). The same tuple for as long as
-    the expert stays in its slot."""
+    content: T
+    """What `attach` made of it, the same object for as long as the expert stays."""
 
 
-class Wave(NamedTuple):
-    """Experts to be used together. Good until the next wave is asked for, or the iterator is closed."""
+class Wave(NamedTuple, Generic[T]):
+    """Experts to be used together. Good until the next wave is asked for, or the generator is closed."""
 
-    experts: tuple[Resident, ...]
+    experts: tuple[Resident[T], ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,13 +77,15 @@ class CacheStats:
     total: LayerStats
 
 
-class ExpertCache:
+class ExpertCache(Generic[T]):
     """A fixed number of slots per layer, filled on demand; the memory they take is a ceiling.
 
     Args:
         layout: Where each expert is; its order is the flat expert index, by which replicas share the reads.
         reader: Reads extents. Not closed by the cache.
         slots_per_layer: For every layer, or by layer; no layer gets more than it has experts.
+        attach: Called once when an expert has arrived and is first handed out: wrap its bytes, check them. When it
+            raises, so does the step.
         policy: A name in `POLICIES`.
         spare_slots: Slots lent to whichever layer needs more than its own. With `2 * wave_experts` a prefill of any
             length leaves what decoding uses alone.
@@ -90,6 +102,7 @@ class ExpertCache:
         reader: Reader,
         slots_per_layer: int | Mapping[int, int],
         *,
+        attach: Attach[T],
         policy: str = DEFAULT_POLICY,
         spare_slots: int = 0,
         wave_experts: int = WAVE_EXPERTS,
@@ -104,11 +117,11 @@ class ExpertCache:
         n_slots = {layer: min(asked[layer], n) for layer, n in n_experts.items()}
         assert all(n > 0 for n in n_slots.values()), "a layer without a slot cannot run"
         self._slots = ExpertSlots(n_slots, policy=policy, spare_slots=spare_slots, wave_experts=wave_experts, seed=seed)
-        self._loader = Loader(layout, reader, self._slots)
+        self._loader = Loader(layout, reader, self._slots, attach)
         self._observers = tuple(observers)
         self._on_notice = on_notice
         self._stats = {layer: LayerStats() for layer in n_experts}
-        self._open: Generator[Wave, None, None] | None = None
+        self._open: Generator[Wave[T], None, None] | None = None
         self._noticed = False
 
     @property
@@ -116,7 +129,7 @@ class ExpertCache:
         """The most memory the slots can ever use."""
         return self._loader.ceiling_bytes
 
-    def waves(self, layer: int, experts: Sequence[int], *, phase: Phase) -> Generator[Wave, None, None]:
+    def waves(self, layer: int, experts: Sequence[int], *, phase: Phase) -> Generator[Wave[T], None, None]:
         """The experts a step of `layer` needs, each once, in waves; reads for the next are in flight while one is used.
 
         Experts asked for first are preferred when not all can stay. A decode step that fits into the slots is one wave.
@@ -197,7 +210,7 @@ class ExpertCache:
             self._open.close()
             self._open = None
 
-    def _walk(self, stats: LayerStats, plan: StepPlan) -> Generator[Wave, None, None]:
+    def _walk(self, stats: LayerStats, plan: StepPlan) -> Generator[Wave[T], None, None]:
         self._loader.reap()
         in_hand: list[WavePlan] = []
         try:
@@ -209,7 +222,9 @@ class ExpertCache:
                     self._take(plan, stats, in_hand)
                 self._take(plan, stats, in_hand)  # its reads queue behind those of the wave that is waited for
                 self._finish(in_hand[0], stats)
-                yield Wave(tuple(Resident(key.expert, self._loader.views(at)) for key, at in in_hand[0].members()))
+                yield Wave(
+                    tuple(Resident(key.expert, self._loader.content(key, at)) for key, at in in_hand[0].members())
+                )
                 in_hand.pop(0).release()
         finally:
             for wave in in_hand:

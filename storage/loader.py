@@ -4,9 +4,9 @@ A slot is filled or failed only when its read has ended, whoever has stopped wai
 write into it. So a read nobody waits for any more stays in the books, and is taken in the next time somebody looks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from storage.arena import Arena, locate, place, stride_for
 from storage.batch import ReadRequest, Ticket, Urgency
@@ -17,6 +17,8 @@ from storage.ids import ExpertId, SlotIndex
 from storage.slots import SlotTable
 from storage.syscalls import PAGE_BYTES
 from storage.waves import ExpertSlots, Place
+
+T = TypeVar("T")
 
 
 class Reader(Protocol):
@@ -33,7 +35,7 @@ class Reader(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Bank:
+class _Bank(Generic[T]):
     """A slot table's memory."""
 
     arena: Arena
@@ -41,6 +43,8 @@ class _Bank:
     """Arena slot of the table's slot 0."""
     views: list[tuple[memoryview, ...]]
     """Of each slot, the payloads of what was last read into it."""
+    contents: list[T | None]
+    """What was made of them; None until somebody asks."""
 
 
 class _Read(NamedTuple):
@@ -48,7 +52,7 @@ class _Read(NamedTuple):
     ticket: Ticket
 
 
-class Loader:
+class Loader(Generic[T]):
     """Reads experts into the slots of `slots`. For one thread.
 
     Tables whose slots have one size share an arena; the lent slots take an expert of any layer.
@@ -56,13 +60,20 @@ class Loader:
     Raises: ArenaTooLarge.
     """
 
-    def __init__(self, layout: Mapping[ExpertId, ExpertLayout], reader: Reader, slots: ExpertSlots) -> None:
+    def __init__(
+        self,
+        layout: Mapping[ExpertId, ExpertLayout],
+        reader: Reader,
+        slots: ExpertSlots,
+        attach: Callable[[ExpertId, tuple[memoryview, ...]], T],
+    ) -> None:
         self._layout = layout
+        self._attach = attach
         self._flat = {key: index for index, key in enumerate(layout)}
         self._reader = reader
         self._reads: dict[ExpertId, _Read] = {}
         self._arenas: list[Arena] = []
-        self._banks: dict[SlotTable[ExpertId], _Bank] = {}
+        self._banks: dict[SlotTable[ExpertId], _Bank[T]] = {}
         strides: dict[int, int] = {}
         for key, where in layout.items():
             stride = stride_for((extent.length for extent in where.extents), reader.block_bytes)
@@ -77,9 +88,13 @@ class Loader:
         """The most memory the slots can ever use."""
         return sum(arena.ceiling_bytes for arena in self._arenas)
 
-    def views(self, where: Place) -> tuple[memoryview, ...]:
-        """The payloads of the expert in a ready slot, in the order of its layout's parts."""
-        return self._banks[where.table].views[where.slot]
+    def content(self, key: ExpertId, where: Place) -> T:
+        """What `attach` makes of the expert in a ready slot, made once for as long as it stays."""
+        bank = self._banks[where.table]
+        content = bank.contents[where.slot]
+        if content is None:
+            content = bank.contents[where.slot] = self._attach(key, bank.views[where.slot])
+        return content
 
     def payload_bytes(self, key: ExpertId) -> int:
         """Bytes that reading an expert asks for."""
@@ -150,6 +165,7 @@ class Loader:
         memory = bank.arena.slot(SlotIndex(bank.first + where.slot))
         layout, block = self._layout[key], self._reader.block_bytes
         placements = place(layout.extents, block)
+        bank.contents[where.slot] = None
         offsets = [locate(placements, part) for part in layout.parts]
         bank.views[where.slot] = tuple(
             memory[offset : offset + part.length] for offset, part in zip(offsets, layout.parts, strict=True)
@@ -173,5 +189,7 @@ class Loader:
         self._arenas.append(arena)
         first = 0
         for table in tables:
-            self._banks[table] = _Bank(arena=arena, first=first, views=[()] * table.n_slots)
+            self._banks[table] = _Bank(
+                arena=arena, first=first, views=[()] * table.n_slots, contents=[None] * table.n_slots
+            )
             first += table.n_slots

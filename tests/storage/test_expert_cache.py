@@ -11,7 +11,7 @@ import pytest
 from storage.batch import ReadRequest
 from storage.direct import DirectFile, IoMode
 from storage.errors import DirectReadsRefused, DriveError, UnknownTensor
-from storage.expert_cache import ExpertCache, Wave
+from storage.expert_cache import ExpertCache, Wave, as_views
 from storage.expert_layout import EXPERT_PARTS, ExpertLayout, expert_layout, expert_layouts
 from storage.extents import Extent
 from storage.headers import TensorEntry, read_header
@@ -47,15 +47,17 @@ class Rig:
         self.layout, self.shard = layout_of(n_layers, n_experts)
         self.reader = MemoryReader({"s": self.shard})
         self.notices: list[str] = []
-        self.cache = ExpertCache(self.layout, self.reader, n_slots, on_notice=self.notices.append, **options)
+        self.cache = ExpertCache(
+            self.layout, self.reader, n_slots, attach=as_views, on_notice=self.notices.append, **options
+        )
 
     def expected(self, layer: int, expert: int) -> list[bytes]:
         parts = self.layout[ExpertId(layer, expert)].parts
         return [self.shard[part.offset : part.end] for part in parts]
 
-    def check(self, layer: int, wave: Wave) -> list[int]:
+    def check(self, layer: int, wave: Wave[tuple[memoryview, ...]]) -> list[int]:
         for resident in wave.experts:
-            assert [bytes(view) for view in resident.views] == self.expected(layer, resident.expert)
+            assert [bytes(view) for view in resident.content] == self.expected(layer, resident.expert)
         return [resident.expert for resident in wave.experts]
 
     def step(self, layer: int, experts: Sequence[int], phase: Phase = "decode") -> list[list[int]]:
@@ -314,10 +316,33 @@ def test_observers_hear_of_every_request_once() -> None:
     assert heard == [(1, [5, 2], "decode"), (0, [0, 1, 2], "prefill")]
 
 
-def test_an_experts_views_are_the_same_objects_while_it_stays() -> None:
-    rig = Rig(2)
-    first = next(rig.cache.waves(0, [1], phase="decode")).experts[0].views
-    assert next(rig.cache.waves(0, [1], phase="decode")).experts[0].views is first
+def test_an_expert_is_attached_once_for_as_long_as_it_stays() -> None:
+    layout, shard = layout_of(1, 4)
+    attached: list[int] = []
+
+    def attach(key: ExpertId, views: tuple[memoryview, ...]) -> bytes:
+        attached.append(key.expert)
+        if attached.count(2) == 1 and key.expert == 2:
+            raise ValueError("not a number in expert 2")
+        return bytes(views[0])
+
+    cache = ExpertCache(layout, MemoryReader({"s": shard}), 2, attach=attach, policy="lru")
+
+    def step(*experts: int) -> list[bytes]:
+        return [resident.content for wave in cache.waves(0, experts, phase="decode") for resident in wave.experts]
+
+    first = step(1)[0]
+    part = layout[ExpertId(0, 1)].parts[0]
+    assert first == shard[part.offset : part.end]
+    assert step(1)[0] is first
+    step(0)
+    step(3)
+    assert step(1)[0] == first
+    assert attached == [1, 0, 3, 1]
+    with pytest.raises(ValueError, match="expert 2"):
+        step(2)
+    step(2, 1)
+    assert attached[4:] == [2, 2]
 
 
 def test_close_waits_for_what_is_in_flight() -> None:
@@ -444,7 +469,9 @@ def test_every_experts_bytes_equal_plain_reads(tiny: Tiny, io: IoMode, depth: in
     with open_reader(paths, io=io, depth=depth) as reader:
         for (n_slots, spare_slots), policy in product(((1, 0), (3, 6), (8, 0), (N_EXPERTS, 0)), sorted(POLICIES)):
             seen = set()
-            with ExpertCache(layout, reader, n_slots, policy=policy, spare_slots=spare_slots, wave_experts=4) as cache:
+            with ExpertCache(
+                layout, reader, n_slots, attach=as_views, policy=policy, spare_slots=spare_slots, wave_experts=4
+            ) as cache:
                 for layer, experts, phase in requests_of_a_run():
                     got = []
                     for wave in cache.waves(layer, experts, phase=phase):
