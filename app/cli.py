@@ -44,6 +44,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Sub-command: its arguments and its help; the command is `run` in the module of that name under `app.commands`."""
 
+BENCHES: dict[str, tuple[str, str]] = {
+    "io": (
+        "[OPTIONS] DIR",
+        "Measure how fast the drives give experts and rows.\n\n"
+        "Whole experts in random order by depth and size of reads, direct and through the page cache, and 4 KB reads, "
+        "each beside a plain sequential read; every drive alone, and all together. Ctrl+C ends it with the rounds that "
+        "are complete.",
+    ),
+    "slice": (
+        "[OPTIONS] OUT",
+        "Make a synthetic checkpoint of released widths.\n\n"
+        "Few layers, all experts, random weights, and engram tables with the released number of rows as sparse files, "
+        "to measure a machine without the 510 GB. It answers nonsense at the speed a real one would.",
+    ),
+}
+"""`artesian bench NAME` likewise; the command is `run` in `app.commands.bench_NAME`."""
+
 _HELP = """\
 Runs DeepSeek-V4.1-Flash on a machine that cannot hold it, by leaving the model on the drives.
 
@@ -69,6 +86,12 @@ def make_app() -> App:
     for name, (arguments, text) in COMMANDS.items():
         usage = f"Usage: artesian {name} {arguments}\n"
         app.command(f"app.commands.{name}:run", name=name, help=text, usage=usage)
+
+    bench = App(name="bench", help="Measure this machine.", usage="Usage: artesian bench COMMAND [OPTIONS]\n")
+    for name, (arguments, text) in BENCHES.items():
+        usage = f"Usage: artesian bench {name} {arguments}\n"
+        bench.command(f"app.commands.bench_{name}:run", name=name, help=text, usage=usage)
+    app.command(bench)
 
     @app.meta.default
     def launch(

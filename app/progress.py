@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO
 
 from app.report import format_bytes, format_per_second, format_rate, format_seconds
@@ -12,10 +13,40 @@ _QUIET_S = 1.0
 _INTERVAL_S = 0.1
 
 
-def progress_text(event: LoadProgress | PrefillProgress) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkProgress:
+    """A command is moving bytes."""
+
+    what: str
+    """What it does to them, as one word: "writing", "copying"."""
+    done_bytes: int
+    total_bytes: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedProgress:
+    """A command does something for a given time."""
+
+    what: str
+    """As one word: "measuring"."""
+    elapsed_s: float
+    total_s: float
+    read_bytes: int
+
+
+Progress = LoadProgress | PrefillProgress | WorkProgress | TimedProgress
+
+
+def progress_text(event: Progress) -> str:
     """What, how much of how much, at which rate, and how long still."""
-    if isinstance(event, LoadProgress):
-        parts = [f"loading {format_bytes(event.done_bytes)} of {format_bytes(event.total_bytes)}"]
+    if isinstance(event, TimedProgress):
+        time_of_time = f"{format_seconds(event.elapsed_s)} of {format_seconds(event.total_s)}"
+        rate = format_rate(event.read_bytes, event.elapsed_s)
+        return f"{event.what} {time_of_time} | {format_bytes(event.read_bytes)} read | {rate}"
+    if isinstance(event, LoadProgress | WorkProgress):
+        what = "loading" if isinstance(event, LoadProgress) else event.what
+        parts = [f"{what} {format_bytes(event.done_bytes)} of {format_bytes(event.total_bytes)}"]
         parts.append(format_rate(event.done_bytes, event.elapsed_s))
         done, total = event.done_bytes, event.total_bytes
     else:
@@ -39,7 +70,7 @@ class ProgressLine:
         self._width = 0
         self._shows = stream.isatty()
 
-    def show(self, event: LoadProgress | PrefillProgress) -> None:
+    def show(self, event: Progress) -> None:
         """Show `event` once the wait has lasted a second, at most ten times a second."""
         now = self._clock()
         if not self._shows or event.elapsed_s < _QUIET_S or now < self._next:

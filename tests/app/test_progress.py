@@ -1,6 +1,6 @@
 import io
 
-from app.progress import ProgressLine, progress_text
+from app.progress import ProgressLine, TimedProgress, WorkProgress, progress_text
 from engine.events import LoadProgress, PrefillProgress
 from tests.fakes import Clock
 
@@ -60,3 +60,10 @@ def test_a_pipe_gets_no_progress() -> None:
     line.show(_prefill(1, 60.0))
     line.clear()
     assert pipe.getvalue() == ""
+
+
+def test_a_command_that_moves_bytes_or_measures_for_a_time_says_so() -> None:
+    writing = WorkProgress(what="writing", done_bytes=2_000_000_000, total_bytes=8_000_000_000, elapsed_s=4.0)
+    assert progress_text(writing) == "writing 2.00 GB of 8.00 GB | 500 MB/s | 12 s left"
+    measuring = TimedProgress(what="measuring", elapsed_s=12.0, total_s=60.0, read_bytes=13_200_000_000)
+    assert progress_text(measuring) == "measuring 12 s of 1 m 00 s | 13.2 GB read | 1.10 GB/s"
