@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.engine.oracle import Oracle, Row
-from tests.maker import Geometry, Weight, fill_rows, make
+from tests.maker import NO_TOWER, Geometry, Tower, Weight, fill_rows, make
 
 LIMITS = {"top1": 0.01, "router": 1e-4, "index": 1e-4, "candidates": 1e-4}
 """Smallest distance between what is chosen and what is not, by kind: twenty times what float32 loses on the way."""
@@ -178,7 +178,7 @@ CASES: dict[str, Case] = {
             candidate_source_layer=-1,
             hc_mult=1,
             n_mtp_layers=0,
-            vision=False,
+            vision=NO_TOWER,
         ),
     ),
     # Everything compressed is selected, so prefill and decode are the same function.
@@ -189,6 +189,53 @@ CASES: dict[str, Case] = {
     "loud-router": Case(seed=2, geometry=Geometry(), tweak=_louder("ffn.gate.weight", 25.0)),
 }
 """Every case by name."""
+
+
+RELEASED = Geometry(
+    vocab_size=129280,
+    dim=5120,
+    n_layers=40,
+    n_heads=64,
+    head_dim=512,
+    rope_head_dim=64,
+    q_lora_rank=1280,
+    o_groups=8,
+    o_lora_rank=1024,
+    window_size=128,
+    moe_inter_dim=2304,
+    n_routed_experts=384,
+    n_activated_experts=6,
+    swiglu_limit=10.0,
+    compress_ratios=(0, 0, *[2] * 18, *[1] * 20),
+    kv_source_layers=(2, 8, 14, 20),
+    index_source_layers=(2, 8, 14, 20, 24, 28, 32, 36),
+    index_n_heads=32,
+    index_head_dim=128,
+    index_topk=512,
+    candidate_source_layer=20,
+    candidate_topk_blocks=2048,
+    candidate_block_size=8,
+    hc_sinkhorn_iters=20,
+    engram_layer_ids=(1, 14),
+    engram_vocab_size=16_000_000,
+    engram_n_heads=8,
+    engram_head_dim=256,
+    n_mtp_layers=3,
+    dspark_markov_rank=256,
+    dspark_n_routed_experts=128,
+    dspark_n_activated_experts=3,
+    vision=Tower(
+        n_layers=32,
+        dim=1024,
+        n_heads=16,
+        inter_dim=2816,
+        patch_size=14,
+        downsample_ratio=3,
+        max_n_token=1024,
+        min_pixels=295_936,
+    ),
+)
+"""The released model. Never made: its tensor list is held to the published figures."""
 
 
 @dataclass

@@ -6,8 +6,19 @@
 logits have a standard deviation near 4 and every part of the model moves them.
 """
 
-from tests.maker.geometry import Geometry
+from tests.maker.geometry import NO_TOWER, Geometry, Tower
 from tests.maker.inventory import Weight
 from tests.maker.write import Place, fill_rows, find, has_sparse_files, make, poke
 
-__all__ = ["Geometry", "Place", "Weight", "fill_rows", "find", "has_sparse_files", "make", "poke"]
+__all__ = [
+    "NO_TOWER",
+    "Geometry",
+    "Place",
+    "Tower",
+    "Weight",
+    "fill_rows",
+    "find",
+    "has_sparse_files",
+    "make",
+    "poke",
+]

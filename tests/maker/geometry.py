@@ -26,6 +26,24 @@ def folded_tokens(vocab_size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """Sizes of the image tower, under the flat layout's keys without `vision_`."""
+
+    n_layers: int = 1
+    dim: int = 32
+    n_heads: int = 2
+    inter_dim: int = 64
+    patch_size: int = 4
+    downsample_ratio: int = 3
+    max_n_token: int = 16
+    min_pixels: int = 144
+
+
+NO_TOWER = Tower(**dict.fromkeys((f.name for f in fields(Tower)), 0))
+"""What a config without images says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
     """Sizes and roles of a made checkpoint; the defaults are small and use every part of the text model.
 
@@ -75,8 +93,8 @@ class Geometry:
     dspark_n_routed_experts: int = 8
     dspark_n_activated_experts: int = 2
     max_position_embeddings: int = 4096
-    vision: bool = True
-    """Whether a one-block image tower is written and announced."""
+    vision: Tower = Tower()
+    """The image tower that is announced and written with made-up values; `NO_TOWER` for none."""
 
     @property
     def targets(self) -> tuple[int, ...]:
@@ -107,7 +125,7 @@ class Geometry:
             "image_token_id": self.vocab_size - 1,
             **{"n_shared_experts": 1, "score_func": "sqrtsoftplus", "norm_eps": 1e-20, "hc_eps": 1e-6},
             **{"rope_theta": 10000, "compress_rope_theta": 160000, "beta_fast": 32, "beta_slow": 1},
-            **{f"vision_{name}": size if self.vision else 0 for name, size in _TOWER.items()},
+            **{f"vision_{f.name}": getattr(self.vision, f.name) for f in fields(Tower)},
             **{"vision_max_wh_ratio": None, "vision_rope_theta": 10000, "dtype": "fp8", "expert_dtype": "fp4"},
         }
 
@@ -147,16 +165,6 @@ class Geometry:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ours}
 
 
-_TOWER = {
-    "n_layers": 1,
-    "dim": 32,
-    "n_heads": 2,
-    "inter_dim": 64,
-    "patch_size": 4,
-    "downsample_ratio": 3,
-    "max_n_token": 16,
-    "min_pixels": 144,
-}
 _NESTED_NAMES = {
     "dim": "hidden_size",
     "n_layers": "num_hidden_layers",

@@ -37,10 +37,11 @@ class Weight:
 
 def shards(g: Geometry) -> Iterator[list[Weight]]:
     """The weights of each shard, in the released order of shards."""
-    if g.vision:
+    embedding = [Weight(name="embed.weight", kind="bf16", shape=(g.vocab_size, g.dim), std=1.5)]
+    if g.vision.n_layers:
         yield list(_vision(g))
-    spans = [Weight(name=f"image_{n}", kind="bf16", shape=(g.dim,)) for n in ("start", "newline", "end") if g.vision]
-    yield [Weight(name="embed.weight", kind="bf16", shape=(g.vocab_size, g.dim), std=1.5), *spans]
+        embedding += [Weight(name=f"image_{n}", kind="bf16", shape=(g.dim,)) for n in ("start", "newline", "end")]
+    yield embedding
     for layer in range(g.n_layers):
         yield [*_block(g, f"layers.{layer}.", g.n_routed_experts), *_compressed(g, layer)]
     yield [_matrix("head.weight", "bf16", g.vocab_size, g.dim, gain=4), _norm("norm.weight", g.dim)]
@@ -124,19 +125,26 @@ def _engram(g: Geometry, p: str, rows: int) -> Iterator[Weight]:
 
 
 def _vision(g: Geometry) -> Iterator[Weight]:
-    """A one-block image tower with the released names; its values mean nothing."""
-    dim, inner, patch, cell = 32, 64, 3 * 4 * 4, 32 * 3 * 3
-    yield _matrix("vision.patch_embed.proj.weight", "bf16", dim, patch)
-    yield Weight(name="vision.patch_embed.proj.bias", kind="bf16", shape=(dim,), std=0.02)
-    b = "vision.blocks.0."
-    yield _norm(b + "norm1.weight", dim)
-    yield _norm(b + "norm2.weight", dim)
-    for name, n in (("wqkv", 3 * dim), ("wo", dim)):
-        yield _matrix(f"{b}attn.{name}.weight", "bf16", n, dim)
-        yield Weight(name=f"{b}attn.{name}.bias", kind="bf16", shape=(n,), std=0.02)
-    yield _matrix(b + "mlp.w1.weight", "bf16", 2 * inner, dim)
-    yield _matrix(b + "mlp.w2.weight", "bf16", dim, inner)
-    yield _norm("vision.norm.weight", dim)
-    for name, k in (("aligner.w1", cell), ("aligner.w2", g.dim)):
-        yield _matrix(name + ".weight", "bf16", g.dim, k)
-        yield Weight(name=name + ".bias", kind="bf16", shape=(g.dim,), std=0.02)
+    """Image tower and aligner. They mean nothing here; a text engine must pass them by."""
+    t = g.vision
+    yield _matrix("vision.patch_embed.proj.weight", "bf16", t.dim, 3 * t.patch_size**2)
+    yield _bias("vision.patch_embed.proj.bias", t.dim)
+    for block in range(t.n_layers):
+        p = f"vision.blocks.{block}."
+        yield _norm(p + "norm1.weight", t.dim)
+        yield _norm(p + "norm2.weight", t.dim)
+        yield _matrix(p + "attn.wqkv.weight", "bf16", 3 * t.dim, t.dim)
+        yield _bias(p + "attn.wqkv.bias", 3 * t.dim)
+        yield _matrix(p + "attn.wo.weight", "bf16", t.dim, t.dim)
+        yield _bias(p + "attn.wo.bias", t.dim)
+        yield _matrix(p + "mlp.w1.weight", "bf16", 2 * t.inter_dim, t.dim)
+        yield _matrix(p + "mlp.w2.weight", "bf16", t.dim, t.inter_dim)
+    yield _norm("vision.norm.weight", t.dim)
+    yield _matrix("aligner.w1.weight", "bf16", g.dim, t.dim * t.downsample_ratio**2)
+    yield _bias("aligner.w1.bias", g.dim)
+    yield _matrix("aligner.w2.weight", "bf16", g.dim, g.dim)
+    yield _bias("aligner.w2.bias", g.dim)
+
+
+def _bias(name: str, n: int) -> Weight:
+    return Weight(name=name, kind="bf16", shape=(n,), std=0.02)
