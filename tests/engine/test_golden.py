@@ -1,0 +1,101 @@
+"""The judge itself: it agrees on the fixture, and disagrees by name when a recorded number is changed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.errors import GoldenError
+from engine.golden import GoldenReport, compare
+from tests.engine.conftest import TINY
+
+
+@pytest.fixture(scope="module")
+def exact() -> GoldenReport:
+    """The whole comparison of the fixture in `exact`."""
+    return compare(TINY / "checkpoint", TINY / "golden")
+
+
+def test_exact_mode_reproduces_the_fixture(exact: GoldenReport) -> None:
+    # 130 prompt positions and 7 x 48 steps; 8 layers, 2 engram layers, 4 index sources (fixture README).
+    rows = {kind.kind: kind.rows for kind in exact.kinds}
+    assert rows == {
+        "best token": 466, "next token": 343, "engram rows": 932, "experts": 3728, "selections": 1864,
+        "key owners": 1864, "logits": 466, "residual stream": 16,
+    }  # fmt: skip
+    assert all(kind.mismatches == 0 for kind in exact.kinds)
+    worst = next(kind.worst for kind in exact.kinds if kind.kind == "logits")
+    assert worst is not None and worst <= 2e-4
+    assert exact.agrees
+
+
+@pytest.fixture
+def one_prompt(tmp_path: Path) -> Path:
+    """A golden folder cut down to prompt p1, to be tampered with."""
+    meta = json.loads((TINY / "golden" / "golden.json").read_text())
+    meta["prompts"] = [meta["prompts"][1]]
+    meta["prompts"][0]["exact"]["greedy"] = meta["prompts"][0]["exact"]["greedy"][:9]
+    arrays = {}
+    for name, array in load_file(TINY / "golden" / "exact.safetensors").items():
+        if name.startswith("p1."):
+            cut = array[:8] if ".step." in name else array
+            arrays["p0." + name[3:]] = cut.contiguous()
+    (tmp_path / "golden.json").write_text(json.dumps(meta))
+    save_file(arrays, tmp_path / "exact.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        ("p0.step.experts.3", "experts"), ("p0.prefill.index.5", "selections"), ("p0.step.hash.4", "engram rows"),
+        ("p0.step.index_owner.2", "key owners"), ("p0.step.logits", "logits"),
+        ("p0.prefill.last_stream", "residual stream"),
+    ],
+)  # fmt: skip
+def test_one_changed_number_is_found_and_named(one_prompt: Path, array: str, kind: str) -> None:
+    assert compare(TINY / "checkpoint", one_prompt).agrees
+    arrays = load_file(one_prompt / "exact.safetensors")
+    arrays[array].view(-1)[0] += 7 if arrays[array].dtype == torch.int32 else 0.01
+    save_file(arrays, one_prompt / "exact.safetensors")
+    report = compare(TINY / "checkpoint", one_prompt)
+    assert {k.kind for k in report.kinds if not k.agrees} == {kind}
+    assert not report.agrees
+
+
+def test_golden_folders_that_do_not_fit_are_refused_by_name(one_prompt: Path, tmp_path: Path) -> None:
+    with pytest.raises(GoldenError, match=r"golden\.json"):
+        compare(TINY / "checkpoint", tmp_path / "nowhere")
+    with pytest.raises(GoldenError, match=r"vendor\.safetensors"):
+        compare(TINY / "checkpoint", one_prompt, numerics="reference")
+    arrays = load_file(one_prompt / "exact.safetensors")
+    missing = {k: v for k, v in arrays.items() if k != "p0.step.experts.6"}
+    save_file(missing, one_prompt / "exact.safetensors")
+    with pytest.raises(GoldenError, match=r"no array 'p0\.step\.experts\.6'"):
+        compare(TINY / "checkpoint", one_prompt)
+    save_file(arrays | {"p0.step.logits": arrays["p0.step.logits"][:3].contiguous()}, one_prompt / "exact.safetensors")
+    with pytest.raises(GoldenError, match=r"'p0\.step\.logits' has shape \[3, 512\], expected 8 rows"):
+        compare(TINY / "checkpoint", one_prompt)
+    meta = json.loads((one_prompt / "golden.json").read_text())
+    for broken in (
+        "{",
+        "[]",
+        json.dumps({"prompts": [{"ids": [1]}]}),
+        json.dumps({"prompts": [{**meta["prompts"][0], "ids": [9999]}]}),
+    ):
+        (one_prompt / "golden.json").write_text(broken)
+        with pytest.raises(GoldenError):
+            compare(TINY / "checkpoint", one_prompt)
+
+
+def test_a_damaged_weight_is_found(one_prompt: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(TINY / "checkpoint", copy)
+    shard = copy / "model-00005-of-00016.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-40_000] ^= 0x28
+    shard.write_bytes(data)
+    assert not compare(copy, one_prompt).agrees
