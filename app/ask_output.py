@@ -141,7 +141,7 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
     """One line of what the turn took, and a second when it ended for another reason than its own."""
     stats = done.stats
     drawn = stats.answer_tokens + stats.thinking_tokens
-    parts = [_with_rate(f"{drawn:,} tokens", drawn, stats.decode_s)]
+    parts = [_with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
     read_tokens = stats.prompt_tokens - stats.reused_tokens
     parts.append(_with_rate(f"read {read_tokens:,}", read_tokens, stats.prefill_s))
     parts.append(f"drives {format_bytes(stats.read_bytes)}")
@@ -153,7 +153,8 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
 
 
 def _with_rate(what: str, count: int, seconds: float) -> str:
-    rate = format_per_second(count, seconds)
+    # A time too short to show gives a rate that means nothing: the first token comes with the prompt.
+    rate = format_per_second(count, seconds) if seconds >= 0.05 else ""
     return f"{what} in {format_seconds(seconds)}" + (f" ({rate})" if rate else "")
 
 
@@ -161,11 +162,11 @@ def _why(done: TurnDone, request: TurnRequest) -> str:
     match done.reason:
         case "length" if request.effort is not None and done.stats.answer_tokens == 0:
             return (
-                f"The limit of {request.max_tokens:,} tokens was reached while thinking, so there is no answer. "
-                "Raise --max-tokens, or lower --think."
+                f"--max-tokens {request.max_tokens} was reached while thinking, so there is no answer. "
+                "Raise it, or lower --think."
             )
         case "length":
-            return f"The limit of {request.max_tokens:,} tokens was reached. Raise --max-tokens for more."
+            return f"Cut at --max-tokens {request.max_tokens}."
         case "context":
             return "The model's context is full: question and answer cannot be longer together."
         case "stopped":

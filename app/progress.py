@@ -1,5 +1,6 @@
 """The one line on stderr that shows what a wait is for. A terminal gets it, a file or a pipe does not."""
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +36,20 @@ class TimedProgress:
     read_bytes: int
 
 
-Progress = LoadProgress | PrefillProgress | WorkProgress | TimedProgress
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountProgress:
+    """A command works through things that are counted."""
+
+    what: str
+    """As one word: "comparing"."""
+    unit: str
+    """What is counted, as a plural: "positions"."""
+    done: int
+    total: int
+    elapsed_s: float
+
+
+Progress = LoadProgress | PrefillProgress | WorkProgress | TimedProgress | CountProgress
 
 
 def progress_text(event: Progress) -> str:
@@ -49,6 +63,10 @@ def progress_text(event: Progress) -> str:
         parts = [f"{what} {format_bytes(event.done_bytes)} of {format_bytes(event.total_bytes)}"]
         parts.append(format_rate(event.done_bytes, event.elapsed_s))
         done, total = event.done_bytes, event.total_bytes
+    elif isinstance(event, CountProgress):
+        parts = [f"{event.what} {event.done:,} of {event.total:,} {event.unit}"]
+        parts.append(format_per_second(event.done, event.elapsed_s))
+        done, total = event.done, event.total
     else:
         parts = [f"reading prompt {event.done_tokens:,} of {event.total_tokens:,} tokens"]
         parts.append(format_per_second(event.done_tokens, event.elapsed_s))
@@ -62,9 +80,12 @@ def progress_text(event: Progress) -> str:
 class ProgressLine:
     """Rewrites one line with carriage returns and blanks only, so that any terminal can show it."""
 
-    def __init__(self, stream: TextIO, *, columns: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO, *, columns: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """None for `columns` takes the terminal's width."""
         self._stream = stream
-        self._columns = max(columns - 1, 1)
+        self._columns = max((columns or shutil.get_terminal_size().columns) - 1, 1)
         self._clock = clock
         self._next = 0.0
         self._width = 0

@@ -1,7 +1,6 @@
 """`artesian ask`: one question, one answer. The answer goes to stdout as it comes, everything else to stderr."""
 
 import secrets
-import shutil
 import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -152,7 +151,7 @@ def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend
     request = make_request(options, settings, choice)
     if choice.is_demo:
         sys.stderr.write(_DEMO_NOTE)
-    progress = ProgressLine(sys.stderr, columns=shutil.get_terminal_size().columns)
+    progress = ProgressLine(sys.stderr)
     shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
     sink = make_sink(options.output, shows_thinking=shows_thinking)
     done: TurnDone | None = None

@@ -1,5 +1,7 @@
 """`artesian verify`: the engine against golden results, number by number, with the worst difference of each kind."""
 
+import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from app.exits import ExitCode
+from app.progress import CountProgress, ProgressLine
 from app.report import envelope, table
 
 
@@ -25,20 +28,27 @@ def run(
     # Here and not at the top: it brings torch, a second that `verify --help` need not wait.
     from engine.golden import compare
 
-    report = compare(Path(model).expanduser(), Path(golden).expanduser(), numerics=numerics)
+    started = time.monotonic()
+    progress = ProgressLine(sys.stderr)
+
+    def show(done: int, total: int) -> None:
+        elapsed_s = time.monotonic() - started
+        progress.show(CountProgress(what="comparing", unit="positions", done=done, total=total, elapsed_s=elapsed_s))
+
+    try:
+        report = compare(Path(model).expanduser(), Path(golden).expanduser(), numerics=numerics, on_progress=show)
+    finally:
+        progress.clear()
     if as_json:
         print(envelope("verify", {"numerics": numerics, **asdict(report)}))
     else:
         rows = [("kind", "rows", "differ", "worst", "limit", "")]
         for kind in report.kinds:
+            counts = (f"{kind.rows:,}", f"{kind.mismatches:,}")
             verdict = "agrees" if kind.agrees else "DISAGREES"
-            rows.append(
-                (kind.kind, f"{kind.rows:,}", f"{kind.mismatches:,}", *map(_number, (kind.worst, kind.limit)), verdict)
-            )
+            rows.append((kind.kind, *counts, _number(kind.worst), _number(kind.limit), verdict))
         print(table(rows, right=(1, 2, 3, 4)))
-        print(
-            f"\n{numerics}: " + ("everything agrees" if report.agrees else "the engine and the golden results disagree")
-        )
+        print(f"\n{numerics}: {'everything agrees' if report.agrees else 'engine and golden results disagree'}")
     return ExitCode.DONE if report.agrees else ExitCode.FAILED
 
 

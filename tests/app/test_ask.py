@@ -220,8 +220,11 @@ def test_an_option_that_cannot_act_is_refused_by_name(
 @pytest.mark.parametrize(
     ("event", "told"),
     [
-        (turn_done("length"), "The limit of 9 tokens was reached. Raise --max-tokens"),
-        (turn_done("length", answer_tokens=0, thinking_tokens=9), "reached while thinking, so there is no answer"),
+        (turn_done("length"), "Cut at --max-tokens 9."),
+        (
+            turn_done("length", answer_tokens=0, thinking_tokens=9),
+            "--max-tokens 9 was reached while thinking, so there is no answer",
+        ),
         (turn_done("context"), "The model's context is full"),
     ],
 )

@@ -67,3 +67,8 @@ def test_a_command_that_moves_bytes_or_measures_for_a_time_says_so() -> None:
     assert progress_text(writing) == "writing 2.00 GB of 8.00 GB | 500 MB/s | 12 s left"
     measuring = TimedProgress(what="measuring", elapsed_s=12.0, total_s=60.0, read_bytes=13_200_000_000)
     assert progress_text(measuring) == "measuring 12 s of 1 m 00 s | 13.2 GB read | 1.10 GB/s"
+
+
+def test_counted_work_says_what_it_counts() -> None:
+    event = CountProgress(what="comparing", unit="positions", done=100, total=473, elapsed_s=20.0)
+    assert progress_text(event) == "comparing 100 of 473 positions | 5.0/s | 1 m 15 s left"
