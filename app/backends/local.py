@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.turn import run_turn
+import psutil
 
 from app.backends.base import TurnRequest
 from engine.config import ModelConfig, load_config
@@ -19,7 +19,9 @@ from engine.numerics import NumericsName
 from engine.prompt import Message, SystemMessage, UserMessage, render, render_raw
 from engine.sampling import Sampler
 from engine.schedule import IndexOwner
+from engine.streams import StreamSettings, slots_within
 from engine.tokens import ChatTokenizer
+from engine.turn import run_turn
 from storage.checkpoint import Checkpoint
 
 
@@ -64,9 +66,12 @@ class LocalBackend:
     def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
         """Read the resident weights. Raises: what `Checkpoint.open` and `Model.open` raise; Stopped."""
         self._checkpoint = Checkpoint.open(self._folder)
+        config = self._load_text().config
+        slots = slots_within(self._checkpoint, config, psutil.virtual_memory().available // 2)
         self._model = Model.open(
             self._checkpoint,
-            self._load_text().config,
+            config,
+            streams=StreamSettings(slots_per_layer=slots),
             numerics=self._numerics,
             index_owner=self._index_owner,
             token_map_cache=self._token_map_cache,

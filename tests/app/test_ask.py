@@ -223,7 +223,7 @@ def test_an_option_that_cannot_act_is_refused_by_name(
         (turn_done("length"), "Cut at --max-tokens 9."),
         (
             turn_done("length", answer_tokens=0, thinking_tokens=9),
-            "--max-tokens 9 was reached while thinking, so there is no answer",
+            "9 was reached while thinking, so there is no answer",
         ),
         (turn_done("context"), "The model's context is full"),
     ],

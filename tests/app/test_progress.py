@@ -1,6 +1,6 @@
 import io
 
-from app.progress import ProgressLine, TimedProgress, WorkProgress, progress_text
+from app.progress import CountProgress, ProgressLine, TimedProgress, WorkProgress, progress_text
 from engine.events import LoadProgress, PrefillProgress
 from tests.fakes import Clock
 
