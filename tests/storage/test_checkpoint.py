@@ -443,15 +443,23 @@ def test_one_bad_file_and_a_dead_mount_are_told_apart(folder: Path) -> None:
     assert "other shards" in str(caught.value)
 
 
-@pytest.mark.parametrize("bad", [[TWO], [ONE, TWO, THREE]], ids=["one file", "all"])
+@pytest.mark.parametrize(
+    ("bad", "number", "kind"),
+    [
+        ([TWO], errno.EIO, errors.DriveError),
+        ([ONE, TWO, THREE], errno.EIO, errors.MountError),
+        ([ONE, TWO, THREE], errno.EACCES, errors.DriveError),
+    ],
+    ids=["one file", "all", "no permission"],
+)
 def test_headers_that_cannot_be_read_are_told_apart_likewise(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: list[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: list[str], number: int, kind: type[errors.DriveError]
 ) -> None:
     pread = os.pread
 
     def read_header_bytes(fd: int, n_bytes: int, offset: int) -> bytes:
         if Path(f"/dev/fd/{fd}").resolve().name in bad:
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(number, os.strerror(number))
         return pread(fd, n_bytes, offset)
 
     monkeypatch.setattr("os.pread", read_header_bytes)
@@ -460,9 +468,8 @@ def test_headers_that_cannot_be_read_are_told_apart_likewise(
         name in bad for name in (ONE, TWO, THREE)
     ]
     error = refused(folder)
-    assert isinstance(error, errors.DriveError) and error.errno == errno.EIO
-    assert isinstance(error, errors.MountError) == (len(bad) == 3)
-    assert inventory.problems[0].as_json()["errno"] == errno.EIO
+    assert type(error) is kind and isinstance(error, errors.DriveError) and error.errno == number
+    assert inventory.problems[0].as_json()["errno"] == number
 
 
 def test_a_refusal_that_is_not_the_drives_is_not_called_one(folder: Path) -> None:

@@ -214,12 +214,13 @@ def test_a_cut_inside_the_header_and_an_empty_file_are_told_apart(tmp_path: Path
     assert (fault.found, fault.expected) == (len(data) - 36, len(data) - 35)
 
 
-def test_bytes_after_the_data_are_a_foreign_tail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tail", [b"x", b"xyz", bytes(4096)], ids=len)
+def test_bytes_after_the_data_are_a_foreign_tail(tmp_path: Path, tail: bytes) -> None:
     data, path = shard_bytes(GOOD), tmp_path / "s"
-    path.write_bytes(data + b"xyz")
-    with pytest.raises(errors.ForeignTail, match="3 bytes after") as caught:
+    path.write_bytes(data + tail)
+    with pytest.raises(errors.ForeignTail, match=f"{len(tail):,} bytes after") as caught:
         read_header(path, "s")
-    assert (caught.value.found, caught.value.expected) == (len(data) + 3, len(data))
+    assert (caught.value.found, caught.value.expected) == (len(data) + len(tail), len(data))
 
 
 def test_a_faulty_header_still_gives_the_entries_that_make_sense() -> None:
