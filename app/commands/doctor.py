@@ -65,7 +65,7 @@ def gather(choice: ModelChoice, settings: Settings, settings_fault: str) -> dict
             "n_cores_allowed": machine.affinity_cores(),
             "quota_cores": machine.cgroup_quota_cores(),
         },
-        "memory": {"total_bytes": memory.total, "available_bytes": memory.available},
+        "memory": {"total_bytes": memory.total, "available_bytes": machine.available_bytes()},
         "gpus": torch["gpus"],
         "kernels": torch["kernels"],
         "torch_problem": torch["problem"],
