@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.errors import FormatError
-from engine.formats import SCALE_BLOCK, check_codes, expand_rows
+from engine.formats import check_codes, expand_rows
 from engine.hashing import EngramTable, lookback, row_ids
 from engine.hyper import rms
 from engine.kernels import matmul
 from engine.numerics import Numerics
 from engine.weights import EngramWeights
-from storage.checkpoint import Checkpoint
 
 
 class EngramFront:
@@ -55,25 +53,22 @@ class EngramFront:
         return {table.layer: row_ids(table, window) for table in self._tables}
 
 
-def read_rows(checkpoint: Checkpoint, layer: int, rows: npt.NDArray[np.int64], config: ModelConfig) -> Tensor:
-    """The table rows of each position, dequantised and concatenated in column order: [T, C] ids -> [T, C*de] float32.
+def expand_collected(
+    weight: npt.NDArray[np.uint8], scale: npt.NDArray[np.uint8], layer: int, rows: npt.NDArray[np.int64]
+) -> Tensor:
+    """Collected table rows of each position, dequantised and concatenated in column order.
 
-    Each distinct row is read once. Raises: FormatError naming a row that holds a NaN code.
+    Shapes: weight [T*C, de] and scale [T*C, ceil(de/32)] as collected; rows [T, C] their ids; result [T, C*de] float32.
+    Raises: FormatError naming a row that holds a NaN code.
     """
-    distinct, back = np.unique(rows, return_inverse=True)
-    name = f"layers.{layer}.engram.embed"
-    width = config.engram_head_dim
-    weight = torch.frombuffer(checkpoint.read_rows(f"{name}.weight", distinct.tolist()), dtype=torch.uint8).view(
-        -1, width
-    )
-    scale = torch.frombuffer(checkpoint.read_rows(f"{name}.scale", distinct.tolist()), dtype=torch.uint8)
-    scale = scale.view(-1, -(-width // SCALE_BLOCK))
-    values = expand_rows(weight, scale)
+    raw, factor = torch.from_numpy(weight), torch.from_numpy(scale)
+    values = expand_rows(raw, factor)
     if bool(values.isnan().any()):
         bad = int(values.isnan().any(1).nonzero()[0, 0])
-        check_codes(f"{name}: row {int(distinct[bad]):,} of", weight[bad : bad + 1], scale[bad : bad + 1], fp8=True)
-        raise FormatError(f"{name}: row {int(distinct[bad]):,} is not a number")
-    return values[torch.from_numpy(back.reshape(-1))].view(rows.shape[0], -1)
+        row = int(rows.reshape(-1)[bad])
+        name = f"layers.{layer}.engram.embed: row {row:,} of"
+        check_codes(name, raw[bad : bad + 1], factor[bad : bad + 1], fp8=True)
+    return values.view(rows.shape[0], -1)
 
 
 def engram(h: Tensor, rows: Tensor, weights: EngramWeights, config: ModelConfig, numerics: Numerics) -> Tensor:

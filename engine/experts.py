@@ -1,10 +1,10 @@
-"""Routed experts by id, in waves; never a path, never an offset.
+"""Routed experts: their names in a checkpoint, and their bytes as matrices; never a path, never an offset.
 
-Owns the seam between the forward and storage: the forward says which experts of a layer it needs, storage decides where
-their bytes are. Here each is read when it is asked for and dropped when the next one is, so one expert is in memory.
+Where the bytes are and when they are read is storage's (`streams` opens it); a slot's bytes become an `ExpertWeights`
+once, when they have arrived, and stay that object for as long as they stay.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from engine.errors import FormatError
 from engine.formats import SCALE_BLOCK, check_codes
 from engine.kernels import Matrix
 from storage.checkpoint import Checkpoint
+from storage.expert_layout import EXPERT_PARTS
+from storage.ids import ExpertId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,27 +27,27 @@ class ExpertWeights:
     w3: Matrix  # [F, D] up branch
 
 
-class Experts:
-    """The routed experts of a checkpoint.
+def expert_prefixes(config: ModelConfig) -> Mapping[int, tuple[str, int]]:
+    """Layer -> (prefix of its experts' tensor names, how many there are)."""
+    return {layer: (f"layers.{layer}.ffn.experts.", config.n_routed_experts) for layer in range(config.n_layers)}
 
-    Raises: FormatError from the constructor when an expert the config asks for is missing, misshapen or not packed fp4.
-    """
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
-        self._checkpoint = checkpoint
-        d, f = config.dim, config.moe_inter_dim
-        self._shapes: Mapping[str, tuple[int, int]] = {"w1": (f, d), "w2": (d, f), "w3": (f, d)}
-        for layer in range(config.n_layers):
-            for expert in range(config.n_routed_experts):
-                self._check(f"layers.{layer}.ffn.experts.{expert}")
+def _shapes(config: ModelConfig) -> Mapping[str, tuple[int, int]]:
+    d, f = config.dim, config.moe_inter_dim
+    return {"w1": (f, d), "w2": (d, f), "w3": (f, d)}
 
-    def _check(self, prefix: str) -> None:
-        for part, (n, k) in self._shapes.items():
-            for name, dtype, shape in (
-                (f"{prefix}.{part}.weight", "I8", (n, k // 2)),
-                (f"{prefix}.{part}.scale", "F8_E8M0", (n, k // SCALE_BLOCK)),
-            ):
-                entry = self._checkpoint.tensors.get(name)
+
+def check_experts(checkpoint: Checkpoint, config: ModelConfig) -> None:
+    """Raises: FormatError when an expert the config asks for is missing, misshapen or not packed fp4."""
+    wanted = {}
+    for part, (n, k) in _shapes(config).items():
+        wanted[f"{part}.weight"] = ("I8", (n, k // 2))
+        wanted[f"{part}.scale"] = ("F8_E8M0", (n, k // SCALE_BLOCK))
+    for prefix, n_experts in expert_prefixes(config).values():
+        for expert in range(n_experts):
+            for part, (dtype, shape) in wanted.items():
+                name = f"{prefix}{expert}.{part}"
+                entry = checkpoint.tensors.get(name)
                 if entry is None or entry.dtype != dtype or entry.shape != shape:
                     found = "missing" if entry is None else f"{entry.dtype} {list(entry.shape)}"
                     raise FormatError(
@@ -53,17 +55,22 @@ class Experts:
                         hint="The config and the shards do not belong together. Run `artesian audit` on the folder.",
                     )
 
-    def waves(self, layer: int, experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
-        """The experts of a layer, in waves of one; the weights may be used until the next wave is asked for."""
-        for expert in experts:
-            yield [(expert, self._read(f"layers.{layer}.ffn.experts.{expert}"))]
 
-    def _read(self, prefix: str) -> ExpertWeights:
-        parts = {}
-        for part, (n, k) in self._shapes.items():
-            weight = torch.frombuffer(self._checkpoint.read(f"{prefix}.{part}.weight"), dtype=torch.uint8)
-            scale = torch.frombuffer(self._checkpoint.read(f"{prefix}.{part}.scale"), dtype=torch.uint8)
-            matrix = Matrix(kind="fp4", weight=weight.view(n, k // 2), scale=scale.view(n, k // SCALE_BLOCK))
-            check_codes(f"{prefix}.{part}", matrix.weight, matrix.scale, fp8=False)
-            parts[part] = matrix
-        return ExpertWeights(w1=parts["w1"], w2=parts["w2"], w3=parts["w3"])
+def attach_expert(config: ModelConfig) -> Callable[[ExpertId, tuple[memoryview, ...]], ExpertWeights]:
+    """What turns an expert's bytes, in the order of `EXPERT_PARTS`, into matrices over the same memory.
+
+    The returned function raises FormatError naming the tensor and the position of a NaN scale.
+    """
+    shapes, prefixes = _shapes(config), expert_prefixes(config)
+
+    def attach(key: ExpertId, views: tuple[memoryview, ...]) -> ExpertWeights:
+        bytes_of = dict(zip(EXPERT_PARTS, views, strict=True))
+        matrices = {}
+        for part, (n, k) in shapes.items():
+            weight = torch.frombuffer(bytes_of[f"{part}.weight"], dtype=torch.uint8).view(n, k // 2)
+            scale = torch.frombuffer(bytes_of[f"{part}.scale"], dtype=torch.uint8).view(n, k // SCALE_BLOCK)
+            check_codes(f"{prefixes[key.layer][0]}{key.expert}.{part}", weight, scale, fp8=False)
+            matrices[part] = Matrix(kind="fp4", weight=weight, scale=scale)
+        return ExpertWeights(w1=matrices["w1"], w2=matrices["w2"], w3=matrices["w3"])
+
+    return attach

@@ -22,6 +22,7 @@ from engine.config import load_config
 from engine.errors import GoldenError
 from engine.model import Model, Trace
 from engine.numerics import NumericsName
+from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 
 EXACT_LOGIT_LIMIT = 2e-4
@@ -154,7 +155,8 @@ def compare(
             on_progress(done, total)
 
     with Checkpoint.open(checkpoint) as files:
-        model = Model.open(files, config, numerics=numerics)
+        everything = StreamSettings(slots_per_layer=config.n_routed_experts)
+        model = Model.open(files, config, streams=everything, numerics=numerics)
         for key, ids, greedy in prompts:
             state = model.new_state()
             trace = Trace()

@@ -6,19 +6,22 @@ rows of a block.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine.attention import attention
 from engine.config import ModelConfig
-from engine.engram import EngramFront, engram, read_rows
-from engine.errors import FormatError, PromptError, Stopped
+from engine.engram import EngramFront, engram, expand_collected
+from engine.errors import PromptError, Stopped
 from engine.events import LoadProgress
-from engine.experts import Experts, ExpertWeights
+from engine.experts import ExpertWeights
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse, mix, rms_norm, update
 from engine.kernels import matmul
@@ -27,8 +30,11 @@ from engine.numerics import NUMERICS, NumericsName
 from engine.rotary import frequencies
 from engine.schedule import IndexOwner, Rule
 from engine.state import State, Step
+from engine.streams import Streams, StreamSettings
 from engine.weights import TrunkWeights, WeightLoader, load_trunk
 from storage.checkpoint import Checkpoint
+from storage.expert_cache import Observer
+from storage.rows import RowTicket
 
 ShouldStop = Callable[[], bool]
 
@@ -66,7 +72,7 @@ class Model:
     """A checkpoint opened for running: resident weights packed as stored, experts and rows read as needed."""
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, trunk: TrunkWeights, experts: Experts, front: EngramFront,
+        self, checkpoint: Checkpoint, config: ModelConfig, trunk: TrunkWeights, streams: Streams, front: EngramFront,
         *, numerics: NumericsName, index_owner: IndexOwner,
     ) -> None:  # fmt: skip
         self.checkpoint = checkpoint
@@ -74,7 +80,7 @@ class Model:
         self.numerics = NUMERICS[numerics]
         self.index_owner: IndexOwner = index_owner
         self._trunk = trunk
-        self._experts = experts
+        self.streams = streams
         self._front = front
         self._freq = {plain: frequencies(config, compressing=not plain) for plain in (True, False)}
 
@@ -84,14 +90,18 @@ class Model:
         checkpoint: Checkpoint,
         config: ModelConfig,
         *,
+        streams: StreamSettings,
         numerics: NumericsName = "exact",
         index_owner: IndexOwner = "published",
+        observers: Sequence[Observer] = (),
+        on_notice: Callable[[str], None] = lambda _: None,
         token_map_cache: Path | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         should_stop: ShouldStop = never,
     ) -> "Model":
-        """Read the resident weights.
+        """Read the resident weights and open the streams.
 
+        `observers` are told of every request for experts, `on_notice` of what the user should know of the reading.
         `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer.
         Raises: FormatError, ConfigError, TokenizerError when the checkpoint cannot be run; StorageError on a failed
         read; Stopped between two tensors when `should_stop` says so.
@@ -115,19 +125,22 @@ class Model:
         if tables:
             tokenizer = checkpoint.folder / "tokenizer.json"
             token_map = compressed_map(tokenizer, n_classes=config.engram_compressed_vocab_size, cache=token_map_cache)
-        _check_row_tensors(checkpoint, config)
-        experts = Experts(checkpoint, config)
-        trunk = load_trunk(WeightLoader(checkpoint, on_bytes), config)
         front = EngramFront(config, tables, token_map)
-        return cls(checkpoint, config, trunk, experts, front, numerics=numerics, index_owner=index_owner)
+        with ExitStack() as undo:
+            opened = Streams.open(checkpoint, config, streams, observers=observers, on_notice=on_notice)
+            undo.callback(opened.close)
+            trunk = load_trunk(WeightLoader(checkpoint, on_bytes), config)
+            undo.pop_all()
+        return cls(checkpoint, config, trunk, opened, front, numerics=numerics, index_owner=index_owner)
 
     @property
     def read_bytes(self) -> int:
-        """Bytes read from the drives since the checkpoint was opened."""
-        return self.checkpoint.read_bytes
+        """Expert, engram and embedding bytes read from the drives so far."""
+        return self.streams.read_bytes
 
     def close(self) -> None:
-        """Give back what the model holds; the checkpoint stays open, its owner closes it."""
+        """Close the streams; the checkpoint stays open, its owner closes it."""
+        self.streams.close()
 
     def new_state(self) -> State:
         """An empty conversation."""
@@ -153,12 +166,30 @@ class Model:
         Raises: PromptError on an id outside the vocabulary; Stopped within one layer's work when `should_stop` says so;
         StorageError on a failed read; FormatError on a NaN code in an expert or an engram row. The state is untouched.
         """
-        config, numerics = self.config, self.numerics
+        config = self.config
         for token in ids:
             if not 0 <= token < config.vocab_size:
                 raise PromptError(f"token id {token} is outside the vocabulary of {config.vocab_size:,}")
         step = state.begin(ids, rule)
         rows = self._front.rows(state.tokens, ids)
+        with ExitStack() as undo:
+            # Row ids follow from the tokens alone, so the drives fetch rows while the first layers are computed.
+            tickets = {layer: self.streams.engram[layer].issue(wanted) for layer, wanted in rows.items()}
+            for ticket in tickets.values():
+                undo.callback(ticket.cancel)
+            return self._run(state, step, rows, tickets, n_logits, should_stop, trace)
+
+    def _run(
+        self,
+        state: State,
+        step: Step,
+        rows: Mapping[int, npt.NDArray[np.int64]],
+        tickets: Mapping[int, RowTicket],
+        n_logits: int,
+        should_stop: ShouldStop,
+        trace: Trace | None,
+    ) -> Result:
+        config, numerics, ids = self.config, self.numerics, step.ids
         h = self._embed(ids).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [T, m, D]
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
@@ -167,7 +198,8 @@ class Model:
                 raise Stopped("the forward was stopped")
             layer, freq = block.layer, self._freq[config.ratio(block.layer) == 0]
             if block.engram is not None:
-                looked_up = read_rows(self.checkpoint, layer, rows[layer], config)
+                weight, scale = tickets[layer].collect()
+                looked_up = expand_collected(weight, scale, layer, rows[layer])  # [T, C*de]
                 h = engram(h, looked_up, block.engram, config, numerics)
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config)
@@ -179,7 +211,7 @@ class Model:
             coefficients = mix(h, block.mix_ffn, config)
             x = numerics.value(rms_norm(collapse(h, pre, numerics), block.ffn.norm, config.norm_eps))
             routing = route(x, block.ffn, config.n_activated_experts, config)
-            y = moe(x, routing, self._waves(layer, should_stop), block.ffn, config, numerics)
+            y = moe(x, routing, self._waves(layer, step.rule, should_stop), block.ffn, config, numerics)
             h = update(h, y, coefficients, numerics)
             pre = coefficients.pre
             if trace is not None:
@@ -191,19 +223,18 @@ class Model:
         return Result(step=step, logits=matmul(x, self._trunk.head))
 
     def _embed(self, ids: Sequence[int]) -> Tensor:
-        """Embedding rows [T, D], each distinct one read once."""
-        distinct = sorted(set(ids))
-        raw = torch.frombuffer(self.checkpoint.read_rows("embed.weight", distinct), dtype=torch.uint8)
-        values = raw.view(_FLOAT[self.checkpoint.tensors["embed.weight"].dtype]).view(len(distinct), -1)
-        where = {token: row for row, token in enumerate(distinct)}
-        return values[torch.tensor([where[token] for token in ids])].to(torch.float32)
+        """Embedding rows [T, D]: a row read, the table is not resident."""
+        (raw,) = self.streams.embedding.issue(ids).collect()  # [T, row bytes]
+        dtype = _FLOAT[self.checkpoint.tensors["embed.weight"].dtype]
+        return torch.from_numpy(raw).view(dtype).to(torch.float32)
 
-    def _waves(self, layer: int, should_stop: ShouldStop) -> ExpertWaves:
+    def _waves(self, layer: int, rule: Rule, should_stop: ShouldStop) -> ExpertWaves:
         def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
-            for wave in self._experts.waves(layer, experts):
-                if should_stop():
-                    raise Stopped("the forward was stopped")
-                yield wave
+            with closing(self.streams.experts.waves(layer, experts, phase=rule)) as coming:
+                for wave in coming:
+                    if should_stop():
+                        raise Stopped("the forward was stopped")
+                    yield wave.experts
 
         return waves
 
@@ -225,22 +256,3 @@ def is_resident(name: str) -> bool:
     if name.startswith("layers."):
         return ".ffn.experts." not in name and ".engram.embed." not in name and not name.endswith("gate.bias_vl")
     return name in ("norm.weight", "head.weight")
-
-
-def _check_row_tensors(checkpoint: Checkpoint, config: ModelConfig) -> None:
-    """Refuse embedding and engram tables that rows could not be read from."""
-    wanted: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
-        "embed.weight": (("BF16", "F32"), (config.vocab_size, config.dim))
-    }
-    width = config.engram_head_dim
-    for layer, n_rows in zip(config.engram_layer_ids, config.engram_num_embeddings, strict=True):
-        wanted[f"layers.{layer}.engram.embed.weight"] = (("F8_E4M3",), (n_rows, width))
-        wanted[f"layers.{layer}.engram.embed.scale"] = (("F8_E8M0",), (n_rows, -(-width // 32)))
-    for name, (dtypes, shape) in wanted.items():
-        entry = checkpoint.tensors.get(name)
-        if entry is None or entry.dtype not in dtypes or entry.shape != shape:
-            found = "missing" if entry is None else f"{entry.dtype} {list(entry.shape)}"
-            raise FormatError(
-                f"tensor {name!r} is {found}, expected {' or '.join(dtypes)} {list(shape)}",
-                hint="The config and the shards do not belong together. Run `artesian audit` on the folder.",
-            )

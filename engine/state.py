@@ -40,7 +40,8 @@ class Growing:
 
 
 class SourceCache:
-    """What one KV source keeps: a latent and an index key per complete group, and the waiting rows of the open group."""
+    """What one KV source keeps: a latent and an index key per complete group, and the waiting rows of the open group.
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         self.ratio = config.ratio(layer)

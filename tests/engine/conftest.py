@@ -7,6 +7,7 @@ import pytest
 
 from engine.config import ModelConfig, load_config
 from engine.model import Model
+from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 
 TINY = Path(__file__).parent.parent / "data" / "tiny-a"
@@ -22,6 +23,8 @@ def tiny_config() -> ModelConfig:
 def tiny_model(tiny_config: ModelConfig) -> Iterator[Model]:
     """The golden checkpoint, opened in `exact`."""
     with Checkpoint.open(TINY / "checkpoint") as checkpoint:
-        model = Model.open(checkpoint, tiny_config)
+        model = Model.open(
+            checkpoint, tiny_config, streams=StreamSettings(slots_per_layer=tiny_config.n_routed_experts)
+        )
         yield model
         model.close()

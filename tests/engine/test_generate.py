@@ -12,6 +12,7 @@ from engine.generate import generate
 from engine.model import Model
 from engine.sampler_settings import SamplerSettings
 from engine.sampling import Sampler
+from engine.streams import StreamSettings
 from engine.tokens import ChatTokenizer
 from engine.turn import run_turn
 from tests.engine.conftest import TINY
@@ -131,7 +132,7 @@ def test_loading_can_be_stopped(tiny_model: Model, tiny_config: ModelConfig) -> 
     seen: list[int] = []
     with pytest.raises(Stopped):
         Model.open(
-            tiny_model.checkpoint, tiny_config, on_progress=lambda e: seen.append(e.done_bytes),
+            tiny_model.checkpoint, tiny_config, streams=StreamSettings(slots_per_layer=1), on_progress=lambda e: seen.append(e.done_bytes),
             should_stop=lambda: len(seen) > 4,
         )  # fmt: skip
     assert len(seen) == 5 and seen == sorted(seen)
