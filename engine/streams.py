@@ -1,0 +1,175 @@
+"""What a running model reads as it goes: experts through slots, engram and embedding rows through row caches.
+
+Owns the opening and closing of all of it, and the figures; what the bytes mean is `experts` and `engram`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Self
+
+from engine.config import ModelConfig
+from engine.errors import FormatError
+from engine.experts import ExpertWeights, attach_expert, check_experts, expert_prefixes
+from storage.batch import DEFAULT_DEPTH, BatchReader, DriveStats
+from storage.checkpoint import Checkpoint
+from storage.direct import IoMode, IoPath
+from storage.expert_cache import CacheStats, ExpertCache, Observer
+from storage.expert_layout import expert_layouts, slot_bytes
+from storage.policy import DEFAULT_POLICY
+from storage.replica_files import ReplicaFiles
+from storage.rows import DEFAULT_CACHE_ROWS, RowTable
+from storage.waves import WAVE_EXPERTS
+
+SPARE_SLOTS = 2 * WAVE_EXPERTS
+"""Lent to a prefill, so that a long prompt leaves the experts that decoding uses alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """How much is kept in memory and how the drives are read."""
+
+    slots_per_layer: int | Mapping[int, int]
+    """Experts kept, for every layer or by layer; no layer gets more than it has experts."""
+    spare_slots: int = SPARE_SLOTS
+    cache_rows: int = DEFAULT_CACHE_ROWS
+    """Rows kept of each engram table."""
+    policy: str = DEFAULT_POLICY
+    io: IoMode = "auto"
+    depth: int | Mapping[str, int] = DEFAULT_DEPTH
+    """Reads in flight, for every drive or by drive name."""
+
+
+class Streams:
+    """The open streams of a model. For one thread, the one that runs it; figures may be asked for from any.
+
+    Attributes:
+        experts: The routed experts.
+        engram: Row table of each engram layer: weight and scale of a row.
+        embedding: Row table of the token embedding.
+    """
+
+    def __init__(
+        self,
+        files: ReplicaFiles,
+        reader: BatchReader,
+        experts: ExpertCache[ExpertWeights],
+        engram: Mapping[int, RowTable],
+        embedding: RowTable,
+    ) -> None:
+        self.experts = experts
+        self.engram = engram
+        self.embedding = embedding
+        self._files = files
+        self._reader = reader
+
+    @classmethod
+    def open(
+        cls,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        settings: StreamSettings,
+        *,
+        observers: Sequence[Observer] = (),
+        on_notice: Callable[[str], None] = lambda _: None,
+    ) -> Self:
+        """Open the files, start the readers and take the slots' memory.
+
+        `observers` are told of every request for experts; `on_notice` of a file that can no longer be read directly,
+        and once of a decode step that does not fit into the slots.
+        Raises: FormatError when experts or row tables are missing or misshapen; StorageError.
+        """
+        tables = _row_tensors(checkpoint, config)
+        check_experts(checkpoint, config)
+        layouts = expert_layouts(checkpoint.tensors, expert_prefixes(config))
+        extents = [extent for layout in layouts.values() for extent in layout.extents]
+        extents += [checkpoint.tensors[name].extent for names in tables.values() for name in names]
+        with ExitStack() as undo:
+            shards = list(dict.fromkeys(extent.shard for extent in extents))
+            files = undo.enter_context(
+                ReplicaFiles.open(
+                    checkpoint.replicas,
+                    shards,
+                    settings.io,
+                    on_fallback=lambda path: on_notice(
+                        f"{path.file.name} is read through the page cache: {path.reason}."
+                    ),
+                )
+            )
+            reader = undo.enter_context(BatchReader(files, block_bytes=files.block_bytes, depth=settings.depth))
+            cache = ExpertCache(
+                layouts,
+                reader,
+                settings.slots_per_layer,
+                attach=attach_expert(config),
+                policy=settings.policy,
+                spare_slots=settings.spare_slots,
+                observers=observers,
+                on_notice=on_notice,
+            )
+            undo.callback(cache.close)
+            rows = {
+                layer: RowTable([checkpoint.tensors[n] for n in names], reader, cache_rows=settings.cache_rows)
+                for layer, names in tables.items()
+            }
+            undo.pop_all()
+            return cls(files, reader, cache, {k: v for k, v in rows.items() if k != _EMBEDDING}, rows[_EMBEDDING])
+
+    @property
+    def read_bytes(self) -> int:
+        """Payload bytes the drives have delivered so far."""
+        return sum(drive.payload_bytes for drive in self._reader.stats())
+
+    def drives(self) -> tuple[DriveStats, ...]:
+        """What each drive has done."""
+        return self._reader.stats()
+
+    def io_paths(self) -> Mapping[str, Collection[IoPath]]:
+        """How each drive's files are read, by drive name."""
+        return self._files.io_paths()
+
+    def cache(self) -> CacheStats:
+        """Hits, misses and waits of the expert slots."""
+        return self.experts.stats()
+
+    def close(self) -> None:
+        """Wait for what is in flight and give everything back. A second call does nothing."""
+        self.experts.close()
+        self._reader.close()
+        self._files.close()
+
+
+def slots_within(checkpoint: Checkpoint, config: ModelConfig, budget_bytes: int, *, block_bytes: int = 4096) -> int:
+    """How many slots every layer gets when all slots together may take `budget_bytes`; at least 1."""
+    check_experts(checkpoint, config)
+    layouts = expert_layouts(checkpoint.tensors, expert_prefixes(config))
+    stride = slot_bytes(layouts.values(), block_bytes)
+    for_layers = budget_bytes - SPARE_SLOTS * stride
+    return max(1, min(config.n_routed_experts, for_layers // (stride * config.n_layers)))
+
+
+_EMBEDDING = -1
+"""Stands for the embedding among the engram layers' tables."""
+
+
+def _row_tensors(checkpoint: Checkpoint, config: ModelConfig) -> dict[int, tuple[str, ...]]:
+    """Names of the tensors rows are read from, by engram layer; refuses tables that rows could not be read from."""
+    wanted: dict[int, dict[str, tuple[tuple[str, ...], tuple[int, int]]]] = {
+        _EMBEDDING: {"embed.weight": (("BF16", "F32"), (config.vocab_size, config.dim))}
+    }
+    width = config.engram_head_dim
+    for layer, n_rows in zip(config.engram_layer_ids, config.engram_num_embeddings, strict=True):
+        wanted[layer] = {
+            f"layers.{layer}.engram.embed.weight": (("F8_E4M3",), (n_rows, width)),
+            f"layers.{layer}.engram.embed.scale": (("F8_E8M0",), (n_rows, -(-width // 32))),
+        }
+    for tensors in wanted.values():
+        for name, (dtypes, shape) in tensors.items():
+            entry = checkpoint.tensors.get(name)
+            if entry is None or entry.dtype not in dtypes or entry.shape != shape:
+                found = "missing" if entry is None else f"{entry.dtype} {list(entry.shape)}"
+                raise FormatError(
+                    f"tensor {name!r} is {found}, expected {' or '.join(dtypes)} {list(shape)}",
+                    hint="The config and the shards do not belong together. Run `artesian audit` on the folder.",
+                )
+    return {layer: tuple(tensors) for layer, tensors in wanted.items()}
