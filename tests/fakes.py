@@ -20,6 +20,7 @@ class ScriptedBackend:
         *,
         prompt_tokens: int = 5,
         loading: Sequence[LoadProgress] = (),
+        notices: Sequence[str] = (),
         failure: Exception | None = None,
         before_each: Callable[[], None] = lambda: None,
     ) -> None:
@@ -30,6 +31,7 @@ class ScriptedBackend:
         self._events = events
         self._prompt_tokens = prompt_tokens
         self._loading = loading
+        self._notices = notices
         self._failure = failure
         self._before_each = before_each
 
@@ -38,10 +40,17 @@ class ScriptedBackend:
         self.requests.append(request)
         return self._prompt_tokens
 
-    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
-        """Report the scripted loading."""
+    def open(
+        self,
+        on_progress: Callable[[LoadProgress], None],
+        on_notice: Callable[[str], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Report the scripted loading, then the scripted notices."""
         for event in self._loading:
             on_progress(event)
+        for notice in self._notices:
+            on_notice(notice)
         self.opened = True
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from app.backends.base import TurnRequest
+from app.machine import available_bytes
 from engine.config import ModelConfig, load_config
 from engine.errors import PromptError
 from engine.events import Event, LoadProgress
@@ -63,17 +62,26 @@ class LocalBackend:
         """
         return len(self._prompt(request))
 
-    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
-        """Read the resident weights. Raises: what `Checkpoint.open` and `Model.open` raise; Stopped."""
-        self._checkpoint = Checkpoint.open(self._folder)
+    def open(
+        self,
+        on_progress: Callable[[LoadProgress], None],
+        on_notice: Callable[[str], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Read the resident weights and take memory for experts, at most half of what is available.
+
+        Raises: what `Checkpoint.open` and `Model.open` raise; Stopped.
+        """
         config = self._load_text().config
-        slots = slots_within(self._checkpoint, config, psutil.virtual_memory().available // 2)
+        self._checkpoint = Checkpoint.open(self._folder)
+        slots = slots_within(self._checkpoint, config, available_bytes() // 2)
         self._model = Model.open(
             self._checkpoint,
             config,
             streams=StreamSettings(slots_per_layer=slots),
             numerics=self._numerics,
             index_owner=self._index_owner,
+            on_notice=on_notice,
             token_map_cache=self._token_map_cache,
             on_progress=on_progress,
             should_stop=should_stop,

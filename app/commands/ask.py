@@ -15,6 +15,7 @@ from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
 from app.paths import cache_dir, settings_file
 from app.progress import ProgressLine
+from app.sanitize import one_line
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
@@ -155,10 +156,15 @@ def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend
     shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
     sink = make_sink(options.output, shows_thinking=shows_thinking)
     done: TurnDone | None = None
+
+    def notice(text: str) -> None:
+        progress.clear()
+        sys.stderr.write(f"artesian: {one_line(text)}\n")
+
     with closing(backend), StopKey() as stop:
         try:
             sink.begin(_facts(request, choice, backend.measure(request)))
-            backend.open(progress.show, stop.pressed)
+            backend.open(progress.show, notice, stop.pressed)
             for event in backend.generate(request, stop.pressed):
                 if isinstance(event, LoadProgress | PrefillProgress):
                     progress.show(event)

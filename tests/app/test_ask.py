@@ -281,3 +281,11 @@ def test_loading_is_reported_to_the_progress_line_only(use_backend: Use, capsys:
     assert main(["ask", "hi"]) == 0
     out, err = capsys.readouterr()
     assert out == "Hello there\n" and "loading" not in err  # stderr is no terminal here
+
+
+def test_a_notice_of_the_engine_goes_to_stderr_once(use_backend: Use, capsys: Output) -> None:
+    use_backend(ScriptedBackend(_REPLY, notices=["m\x1b.safetensors is read through the page cache"]))
+    assert main(["ask", "hi"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Hello there\n"
+    assert err.count("artesian: m\u241b.safetensors is read through the page cache\n") == 1
