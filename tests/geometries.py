@@ -145,6 +145,19 @@ CASES: dict[str, Case] = {
             index_topk=4,
         ),
     ),
+    # The finest source in the middle: the key slot goes back and forth between the last two, token by token.
+    "ratio-2-1-2": Case(
+        geometry=Geometry(
+            compress_ratios=(0, 2, 1, 2, 2),
+            kv_source_layers=(1, 2, 3),
+            index_source_layers=(1, 2, 3, 4),
+            candidate_source_layer=-1,
+            index_topk=3,
+        ),
+        prompt_tokens=38,
+    ),
+    # One group picked, so that keys matter from the fourth token on.
+    "one-group": Case(geometry=Geometry(index_topk=1, candidate_source_layer=-1), prompt_tokens=21),
     # No fp8 dimension but the width is a multiple of 32; scale blocks straddle output groups and heads.
     "odd-dims": Case(
         seed=5,

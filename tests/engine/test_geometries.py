@@ -16,6 +16,7 @@ from engine.config_relations import check_relations
 from engine.model import Model, Trace
 from engine.schedule import IndexOwner, Rule, max_decode_rows
 from engine.state import State
+from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 from tests.engine.oracle import Oracle, Row
 from tests.geometries import CASES, Case, Judged, judge, too_close
@@ -88,7 +89,11 @@ def same_state(got: State, want: Contents) -> None:
 
 def open_model(folder: Path, reading: IndexOwner = "published") -> Model:
     """The folder's checkpoint in the engine."""
-    return Model.open(Checkpoint.open(folder), load_config(folder).config, index_owner=reading)
+    config = load_config(folder).config
+    # With 384 experts keep fewer than a token uses, so that a step takes several waves.
+    slots = 4 if config.n_routed_experts > 256 else config.n_routed_experts
+    streams = StreamSettings(slots_per_layer=slots, spare_slots=0, cache_rows=64)
+    return Model.open(Checkpoint.open(folder), config, streams=streams, index_owner=reading)
 
 
 class Library:
@@ -185,24 +190,24 @@ def test_many_rows_of_a_decode_are_that_many_one_token_decodes(run: Run) -> None
 
 
 def test_rejected_rows_leave_no_trace(run: Run) -> None:
-    reject(run, 2)
+    reject(run, 1)
 
 
-@pytest.mark.parametrize("accepted", [1, 3, 5])
+@pytest.mark.parametrize("accepted", [2, 3, 5])
 def test_any_number_of_rejected_rows_leaves_no_trace(deep: Run, accepted: int) -> None:
     reject(deep, accepted)
 
 
 def reject(run: Run, accepted: int) -> None:
-    """Commit the first rows of six; the state and the next token are those of that many one-token decodes."""
+    """Commit the first rows of six, or of as many as may be; what follows is as after that many one-token decodes."""
     n = len(run.judged.prompt)
     sequential, state = run.state(n), run.state(n)
     right = run.tokens[n : n + accepted]
     for token in right:
         sequential.commit(run.model.forward(sequential, [token], "decode").step)
     wrong = [(token + 1) % run.model.config.vocab_size for token in run.tokens[n + accepted :][: 6 - accepted]]
-    ids = [*right, *wrong]
-    assert max_decode_rows(run.model.config, n, len(ids), state.index_owner, "published") == len(ids)
+    ids = [*right, *wrong][: max_decode_rows(run.model.config, n, 6, state.index_owner, "published")]
+    assert len(ids) > accepted
     state.commit(run.model.forward(state, ids, "decode").step, accepted)
     same_state(state, dict(sequential.contents()))
     run.check(state, 1, "decode")
@@ -250,9 +255,11 @@ def test_with_nearest_owners_decoding_a_text_is_prefilling_it(opened: Run) -> No
 
 
 @pytest.mark.parametrize("prompt_tokens", [1, 2, 4])
-@pytest.mark.parametrize("opened", ["released-roles", "ratio-4-then-2", "ratio-2-4-1"], indirect=True)
+@pytest.mark.parametrize("opened", ["one-group", "ratio-4-then-2", "ratio-2-1-2"], indirect=True)
 def test_the_first_tokens_decode_in_as_many_rows_as_allowed(opened: Run, prompt_tokens: int) -> None:
     """Near the start some rows score keys that rows of the same forward would only make: fewer rows then."""
+    if opened.name == "one-group":  # the release's roles: a later source is read, at first keys that are not there
+        assert max_decode_rows(opened.model.config, 1, 6, 3, "published") < 6
     oracle = Oracle(opened.judged.folder)
     rows = oracle.prefill(opened.tokens[:prompt_tokens])
     rows += [oracle.decode(token) for token in opened.tokens[prompt_tokens:16]]
