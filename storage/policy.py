@@ -253,66 +253,65 @@ class S3Fifo(Policy[K]):
 class AgedLfu(Policy[K]):
     """The key used least goes, the oldest of equals first; uses are halved now and then and outlive a short absence.
 
-    Keys lie in one ordered bucket per number of uses, so that the least used is found without a search.
+    Keys lie in one ordered bucket per number of uses, so the least used is found without a search. How fast it forgets
+    decides everything: halving after 16 uses a place instead of 6 reads 2 to 4% fewer experts on the demo model's
+    routing, and 8 to 15% more where habits change fast (replayed traces).
     """
 
-    MAX_USES = 255
-    HALVE_AFTER = 16
+    MOST_USES = 15
+    HALVE_AFTER = 6
     """Admissions and hits per place in the table between two halvings."""
+    REMEMBERED = 8
+    """Keys remembered after they left, per place in the table."""
 
     def __init__(self, size: int, seed: int = 0) -> None:
-        self._size = max(1, size)
+        self._halve_after = self.HALVE_AFTER * max(1, size)
+        self._remembered = self.REMEMBERED * max(1, size)
         self._uses: dict[K, int] = {}
-        self._buckets: dict[int, OrderedDict[K, None]] = {}
+        self._buckets: list[OrderedDict[K, None]] = [OrderedDict() for _ in range(self.MOST_USES + 1)]
         self._left: OrderedDict[K, int] = OrderedDict()
         self._since_halving = 0
 
     def admit(self, key: K) -> None:
-        self._place(key, min(self.MAX_USES, self._left.pop(key, 0) + 1))
+        self._place(key, self._left.pop(key, 0) + 1)
         self._tick()
 
     def hit(self, key: K) -> None:
-        uses = self._uses[key]
-        self._lift(key)
-        self._place(key, min(self.MAX_USES, uses + 1))
+        self._place(key, self._lift(key) + 1)
         self._tick()
 
     def victim(self, evictable: Evictable[K]) -> K | None:
-        for uses in sorted(self._buckets):
-            for key in self._buckets[uses]:
-                if evictable(key):
-                    self._lift(key)
-                    self._left[key] = uses
-                    if len(self._left) > 8 * self._size:
-                        self._left.popitem(last=False)
-                    return key
+        for uses, bucket in enumerate(self._buckets):
+            key = _oldest(bucket, evictable)
+            if key is not None:
+                del self._uses[key]
+                self._left[key] = uses
+                if len(self._left) > self._remembered:
+                    self._left.popitem(last=False)
+                return key
         return None
 
     def forget(self, key: K) -> None:
         self._lift(key)
 
     def _place(self, key: K, uses: int) -> None:
+        uses = min(uses, self.MOST_USES)
         self._uses[key] = uses
-        self._buckets.setdefault(uses, OrderedDict())[key] = None
+        self._buckets[uses][key] = None
 
-    def _lift(self, key: K) -> None:
+    def _lift(self, key: K) -> int:
         uses = self._uses.pop(key)
-        bucket = self._buckets[uses]
-        del bucket[key]
-        if not bucket:
-            del self._buckets[uses]
+        del self._buckets[uses][key]
+        return uses
 
     def _tick(self) -> None:
         self._since_halving += 1
-        if self._since_halving < self.HALVE_AFTER * self._size:
+        if self._since_halving < self._halve_after:
             return
         self._since_halving = 0
-        order = [key for uses in sorted(self._buckets) for key in self._buckets[uses]]
-        halved = {key: self._uses[key] // 2 for key in order}
-        self._uses.clear()
-        self._buckets.clear()
+        order = [key for bucket in self._buckets for key in bucket]
         for key in order:
-            self._place(key, halved[key])
+            self._place(key, self._lift(key) // 2)
         self._left = OrderedDict((key, uses // 2) for key, uses in self._left.items() if uses > 1)
 
 
@@ -326,4 +325,8 @@ POLICIES: dict[str, Callable[[int, int], Policy[Any]]] = {
 }
 """Name -> maker of a policy for a table of so many places, and a seed (only policies that draw lots use it)."""
 
-DEFAULT_POLICY = "s3fifo"
+DEFAULT_POLICY = "lfu"
+"""Of experts. On the demo model's recorded routing (tests/data/demo-routing.trace) it reads 12 to 21% fewer than LRU
+with 8 to 24 slots for 32 experts. The one trace on which it read more (up to a fifth, with half of the experts in
+memory) was made up so that habits change fifteen times faster than by default: `artesian bench cache`.
+"""

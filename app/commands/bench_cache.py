@@ -131,7 +131,7 @@ def _lines(
     for score in scores:
         cells = [_cell(result.decode) for result in score.results]
         rows.append((score.policy, *cells, f"x {score.ratio:.3f}"))
-    rows.append(("if the future were known", *(_cell(tally) for tally in possible), ""))
+    rows.append(("future known, none lent", *(_cell(tally) for tally in possible), ""))
     yield table(rows, right=range(1, len(sizes) + 2))
     yield ""
     best = scores[0].policy
