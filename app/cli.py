@@ -82,7 +82,9 @@ def make_app() -> App:
         version=artesian_version,
         usage="Usage: artesian COMMAND [OPTIONS]\n",
         default_parameter=Parameter(negative=""),
+        suppress_keyboard_interrupt=False,
     )
+    app.meta.suppress_keyboard_interrupt = False
     for name, (arguments, text) in COMMANDS.items():
         usage = f"Usage: artesian {name} {arguments}\n"
         app.command(f"app.commands.{name}:run", name=name, help=text, usage=usage)

@@ -97,6 +97,14 @@ def test_the_traceback_goes_to_the_log_or_with_debug_to_stderr(
         assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+def test_ctrl_c_where_nothing_can_be_kept_is_a_word_and_not_a_traceback(
+    use_backend: Callable[[Backend], None], capsys: Output
+) -> None:
+    use_backend(ScriptedBackend(failure=KeyboardInterrupt()))
+    assert main(["ask", "hi"]) == 130
+    assert capsys.readouterr().err.endswith("artesian: stopped\n")
+
+
 def test_a_log_that_cannot_be_written_disturbs_nothing(
     use_backend: Callable[[Backend], None], capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
