@@ -54,6 +54,15 @@ class ThinkingDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the user should know that does not end the turn: a drive that failed and was replaced by another, a
+    file that can no longer be read directly, slots too few for a step.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStats:
     """Figures of one turn."""
 
@@ -64,7 +73,13 @@ class TurnStats:
     prefill_s: float
     decode_s: float
     read_bytes: int
-    """Expert and engram bytes read from drives in this turn."""
+    """Expert, engram and embedding bytes read from drives in this turn."""
+    expert_hits: int = 0
+    """Experts asked for that were in memory."""
+    expert_misses: int = 0
+    """Experts asked for that had to be read."""
+    wait_s: float = 0.0
+    """Time the forward waited for experts and engram rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +90,7 @@ class TurnDone:
     stats: TurnStats
 
 
-Event = LoadProgress | PrefillProgress | TokenDrawn | TextDelta | ThinkingDelta | TurnDone
+Event = LoadProgress | PrefillProgress | TokenDrawn | TextDelta | ThinkingDelta | Notice | TurnDone
 
 
 def as_json(event: Event) -> dict[str, Any]:

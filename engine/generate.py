@@ -5,12 +5,13 @@ state, and the next prompt of the conversation begins with it.
 """
 
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from torch import Tensor
 
 from engine.errors import PromptError, Stopped
-from engine.events import DoneReason, PrefillProgress, TokenDrawn, TurnDone, TurnStats
+from engine.events import DoneReason, Notice, PrefillProgress, TokenDrawn, TurnDone, TurnStats
 from engine.model import Model, ShouldStop, never
 from engine.sampling import Sampler
 from engine.state import State
@@ -27,7 +28,7 @@ def generate(
     chunk_tokens: int = 512,
     context_tokens: int | None = None,
     should_stop: ShouldStop = never,
-) -> Iterator[PrefillProgress | TokenDrawn | TurnDone]:
+) -> Iterator[PrefillProgress | TokenDrawn | Notice | TurnDone]:
     """Read a prompt behind what the state holds, then draw tokens until something ends the turn.
 
     A token in `stop_ids` ends it and is not yielded. `context_tokens` bounds the positions of the whole conversation;
@@ -47,6 +48,7 @@ def generate(
             result = model.forward(state, chunk, "prefill", should_stop=should_stop)
             state.commit(result.step)
             logits = result.logits[-1]  # [V]
+            yield from _taken(model.notices)
             yield turn.progress(first + len(chunk))
         turn.begin_decode()
         while True:
@@ -70,8 +72,14 @@ def generate(
             result = model.forward(state, [token], "decode", should_stop=should_stop)
             state.commit(result.step)
             logits = result.logits[-1]
+            yield from _taken(model.notices)
     except Stopped:
         yield turn.done("stopped")
+
+
+def _taken(notices: deque[str]) -> Iterator[Notice]:
+    while notices:
+        yield Notice(text=notices.popleft())
 
 
 class _Turn:
@@ -81,7 +89,7 @@ class _Turn:
         self._model = model
         self._reused = reused_tokens
         self._prompt = prompt_tokens
-        self._read_before = model.read_bytes
+        self._before = model.streams.figures()
         self._started = self._decode_started = time.monotonic()
         self._decoding = False
         self.answer_tokens = 0
@@ -90,7 +98,7 @@ class _Turn:
         return PrefillProgress(
             done_tokens=done_tokens,
             total_tokens=self._prompt,
-            read_bytes=self._model.read_bytes - self._read_before,
+            read_bytes=self._model.streams.read_bytes - self._before.read_bytes,
             elapsed_s=time.monotonic() - self._started,
         )
 
@@ -100,6 +108,7 @@ class _Turn:
 
     def done(self, reason: DoneReason) -> TurnDone:
         now = time.monotonic()
+        figures, before = self._model.streams.figures(), self._before
         return TurnDone(
             reason=reason,
             stats=TurnStats(
@@ -109,6 +118,9 @@ class _Turn:
                 thinking_tokens=0,
                 prefill_s=(self._decode_started if self._decoding else now) - self._started,
                 decode_s=now - self._decode_started if self._decoding else 0.0,
-                read_bytes=self._model.read_bytes - self._read_before,
+                read_bytes=figures.read_bytes - before.read_bytes,
+                expert_hits=figures.hits - before.hits,
+                expert_misses=figures.misses - before.misses,
+                wait_s=figures.wait_s - before.wait_s,
             ),
         )

@@ -6,6 +6,7 @@ rows of a block.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Model:
 
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, trunk: TrunkWeights, streams: Streams, front: EngramFront,
-        *, numerics: NumericsName, index_owner: IndexOwner,
+        notices: deque[str], *, numerics: NumericsName, index_owner: IndexOwner,
     ) -> None:  # fmt: skip
         self.checkpoint = checkpoint
         self.config = config
@@ -81,6 +82,10 @@ class Model:
         self.index_owner: IndexOwner = index_owner
         self._trunk = trunk
         self.streams = streams
+        self.notices = notices
+        """What the user should know of the reading, oldest first; whoever shows one takes it out. Appended to from any
+        thread.
+        """
         self._front = front
         self._freq = {plain: frequencies(config, compressing=not plain) for plain in (True, False)}
 
@@ -94,14 +99,15 @@ class Model:
         numerics: NumericsName = "exact",
         index_owner: IndexOwner = "published",
         observers: Sequence[Observer] = (),
-        on_notice: Callable[[str], None] = lambda _: None,
+        notices: deque[str] | None = None,
         token_map_cache: Path | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         should_stop: ShouldStop = never,
     ) -> "Model":
         """Read the resident weights and open the streams.
 
-        `observers` are told of every request for experts, `on_notice` of what the user should know of the reading.
+        `observers` are told of every request for experts. What the user should know of the reading is appended to
+        `notices`; whoever opened the checkpoint may put drive failures there too.
         `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer.
         Raises: FormatError, ConfigError, TokenizerError when the checkpoint cannot be run; StorageError on a failed
         read; Stopped between two tensors when `should_stop` says so.
@@ -126,17 +132,13 @@ class Model:
             tokenizer = checkpoint.folder / "tokenizer.json"
             token_map = compressed_map(tokenizer, n_classes=config.engram_compressed_vocab_size, cache=token_map_cache)
         front = EngramFront(config, tables, token_map)
+        queue: deque[str] = deque() if notices is None else notices
         with ExitStack() as undo:
-            opened = Streams.open(checkpoint, config, streams, observers=observers, on_notice=on_notice)
+            opened = Streams.open(checkpoint, config, streams, observers=observers, on_notice=queue.append)
             undo.callback(opened.close)
             trunk = load_trunk(WeightLoader(checkpoint, on_bytes), config)
             undo.pop_all()
-        return cls(checkpoint, config, trunk, opened, front, numerics=numerics, index_owner=index_owner)
-
-    @property
-    def read_bytes(self) -> int:
-        """Expert, engram and embedding bytes read from the drives so far."""
-        return self.streams.read_bytes
+        return cls(checkpoint, config, trunk, opened, front, queue, numerics=numerics, index_owner=index_owner)
 
     def close(self) -> None:
         """Close the streams; the checkpoint stays open, its owner closes it."""

@@ -14,7 +14,7 @@ from engine.experts import ExpertWeights, attach_expert, check_experts, expert_p
 from storage.batch import DEFAULT_DEPTH, BatchReader, DriveStats
 from storage.checkpoint import Checkpoint
 from storage.direct import IoMode, IoPath
-from storage.expert_cache import CacheStats, ExpertCache, Observer
+from storage.expert_cache import ExpertCache, Observer
 from storage.expert_layout import expert_layouts, slot_bytes
 from storage.policy import DEFAULT_POLICY
 from storage.replica_files import ReplicaFiles
@@ -38,6 +38,20 @@ class StreamSettings:
     io: IoMode = "auto"
     depth: int | Mapping[str, int] = DEFAULT_DEPTH
     """Reads in flight, for every drive or by drive name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFigures:
+    """Counters of the streams since they were opened."""
+
+    read_bytes: int
+    """Payload bytes the drives have delivered."""
+    hits: int
+    """Experts asked for that were in memory."""
+    misses: int
+    """Experts asked for that had to be read."""
+    wait_s: float
+    """Time the forward waited for experts and rows."""
 
 
 class Streams:
@@ -120,6 +134,14 @@ class Streams:
         """Payload bytes the drives have delivered so far."""
         return sum(drive.payload_bytes for drive in self._reader.stats())
 
+    def figures(self) -> "StreamFigures":
+        """Counters so far; the difference of two is what happened between them."""
+        cache = self.experts.stats().total
+        row_wait_s = sum(table.stats().wait_s for table in (*self.engram.values(), self.embedding))
+        return StreamFigures(
+            read_bytes=self.read_bytes, hits=cache.n_hits, misses=cache.n_misses, wait_s=cache.wait_s + row_wait_s
+        )
+
     def drives(self) -> tuple[DriveStats, ...]:
         """What each drive has done."""
         return self._reader.stats()
@@ -127,10 +149,6 @@ class Streams:
     def io_paths(self) -> Mapping[str, Collection[IoPath]]:
         """How each drive's files are read, by drive name."""
         return self._files.io_paths()
-
-    def cache(self) -> CacheStats:
-        """Hits, misses and waits of the expert slots."""
-        return self.experts.stats()
 
     def close(self) -> None:
         """Wait for what is in flight and give everything back. A second call does nothing."""

@@ -56,7 +56,7 @@ def test_chunks_do_not_change_the_tokens(tiny_model: Model, greedy: list[int], c
 def test_progress_is_reported_before_the_first_chunk_and_after_each(tiny_model: Model) -> None:
     events = [e for e in run(tiny_model, chunk_tokens=4) if isinstance(e, PrefillProgress)]
     assert [(e.done_tokens, e.total_tokens) for e in events] == [(0, 11), (4, 11), (8, 11), (11, 11)]
-    assert events[0].read_bytes == 0 < events[1].read_bytes < events[-1].read_bytes
+    assert [e.read_bytes for e in events] == sorted(e.read_bytes for e in events)
 
 
 def test_an_end_token_ends_the_turn_and_is_not_said(tiny_model: Model, greedy: list[int]) -> None:
@@ -132,9 +132,12 @@ def test_loading_can_be_stopped(tiny_model: Model, tiny_config: ModelConfig) -> 
     seen: list[int] = []
     with pytest.raises(Stopped):
         Model.open(
-            tiny_model.checkpoint, tiny_config, streams=StreamSettings(slots_per_layer=1), on_progress=lambda e: seen.append(e.done_bytes),
+            tiny_model.checkpoint,
+            tiny_config,
+            streams=StreamSettings(slots_per_layer=1),
+            on_progress=lambda e: seen.append(e.done_bytes),
             should_stop=lambda: len(seen) > 4,
-        )  # fmt: skip
+        )
     assert len(seen) == 5 and seen == sorted(seen)
 
 
