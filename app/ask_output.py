@@ -144,7 +144,11 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
     parts = [_with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
     read_tokens = stats.prompt_tokens - stats.reused_tokens
     parts.append(_with_rate(f"read {read_tokens:,}", read_tokens, stats.prefill_s))
-    parts.append(f"drives {format_bytes(stats.read_bytes)}")
+    waited = stats.wait_s / max(stats.prefill_s + stats.decode_s, 1e-9)
+    parts.append(f"drives {format_bytes(stats.read_bytes)}, wait {waited:.0%}")
+    n_experts = stats.expert_hits + stats.expert_misses
+    if n_experts:
+        parts.append(f"experts {stats.expert_hits / n_experts:.0%} from memory")
     if request.sampling.temperature > 0:
         parts.append(f"seed {request.sampling.seed}")
     line = "artesian: " + " | ".join(parts)

@@ -4,10 +4,12 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from app.backends.base import TurnRequest
-from engine.events import Event, LoadProgress, TurnDone, TurnStats
+from engine.events import DoneReason, Event, LoadProgress, TurnDone, TurnStats
 from storage.syscalls import DioAlignment, Syscalls
 
 
@@ -20,8 +22,7 @@ class ScriptedBackend:
         *,
         prompt_tokens: int = 5,
         loading: Sequence[LoadProgress] = (),
-        notices: Sequence[str] = (),
-        failure: Exception | None = None,
+        failure: BaseException | None = None,
         before_each: Callable[[], None] = lambda: None,
     ) -> None:
         """`failure` is raised after the events; `before_each` runs before every event."""
@@ -31,7 +32,6 @@ class ScriptedBackend:
         self._events = events
         self._prompt_tokens = prompt_tokens
         self._loading = loading
-        self._notices = notices
         self._failure = failure
         self._before_each = before_each
 
@@ -40,17 +40,10 @@ class ScriptedBackend:
         self.requests.append(request)
         return self._prompt_tokens
 
-    def open(
-        self,
-        on_progress: Callable[[LoadProgress], None],
-        on_notice: Callable[[str], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        """Report the scripted loading, then the scripted notices."""
+    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
+        """Report the scripted loading."""
         for event in self._loading:
             on_progress(event)
-        for notice in self._notices:
-            on_notice(notice)
         self.opened = True
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
@@ -81,9 +74,9 @@ class Clock:
 
 
 def turn_done(
-    reason: str = "stop", *, answer_tokens: int = 3, thinking_tokens: int = 0, read_bytes: int = 0
+    reason: DoneReason = "stop", *, answer_tokens: int = 3, thinking_tokens: int = 0, **figures: Any
 ) -> TurnDone:
-    """The last event of a turn with round figures: 5 prompt tokens in 0.5 s, the reply in 2 s."""
+    """The last event of a turn with round figures: 5 prompt tokens in 0.5 s, the reply in 2 s; `figures` adds."""
     stats = TurnStats(
         prompt_tokens=5,
         reused_tokens=0,
@@ -91,9 +84,9 @@ def turn_done(
         thinking_tokens=thinking_tokens,
         prefill_s=0.5,
         decode_s=2.0,
-        read_bytes=read_bytes,
+        read_bytes=0,
     )
-    return TurnDone(reason=reason, stats=stats)
+    return TurnDone(reason=reason, stats=replace(stats, **figures))
 
 
 class FlakyDrive(Syscalls):

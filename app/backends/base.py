@@ -32,16 +32,8 @@ class Backend(Protocol):
         """Tokens of the prompt, without loading any weights. Raises: PromptError when they cannot be run."""
         ...
 
-    def open(
-        self,
-        on_progress: Callable[[LoadProgress], None],
-        on_notice: Callable[[str], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        """Make ready to generate; may take minutes. Raises: Stopped once `should_stop()` says so.
-
-        `on_notice` is told, now or in a turn, what the user should know: a sentence for each thing, once.
-        """
+    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
+        """Make ready to generate; may take minutes. Raises: Stopped once `should_stop()` says so."""
         ...
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:

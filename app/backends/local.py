@@ -62,12 +62,7 @@ class LocalBackend:
         """
         return len(self._prompt(request))
 
-    def open(
-        self,
-        on_progress: Callable[[LoadProgress], None],
-        on_notice: Callable[[str], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
+    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
         """Read the resident weights and take memory for experts, at most half of what is available.
 
         Raises: what `Checkpoint.open` and `Model.open` raise; Stopped.
@@ -81,7 +76,6 @@ class LocalBackend:
             streams=StreamSettings(slots_per_layer=slots),
             numerics=self._numerics,
             index_owner=self._index_owner,
-            on_notice=on_notice,
             token_map_cache=self._token_map_cache,
             on_progress=on_progress,
             should_stop=should_stop,

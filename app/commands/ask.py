@@ -19,7 +19,7 @@ from app.sanitize import one_line
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
-from engine.events import LoadProgress, PrefillProgress, TurnDone
+from engine.events import LoadProgress, Notice, PrefillProgress, TurnDone
 from engine.sampler_settings import default_settings, require_valid
 
 Numerics = Literal["exact", "reference"]
@@ -156,20 +156,17 @@ def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend
     shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
     sink = make_sink(options.output, shows_thinking=shows_thinking)
     done: TurnDone | None = None
-
-    def notice(text: str) -> None:
-        progress.clear()
-        sys.stderr.write(f"artesian: {one_line(text)}\n")
-
     with closing(backend), StopKey() as stop:
         try:
             sink.begin(_facts(request, choice, backend.measure(request)))
-            backend.open(progress.show, notice, stop.pressed)
+            backend.open(progress.show, stop.pressed)
             for event in backend.generate(request, stop.pressed):
                 if isinstance(event, LoadProgress | PrefillProgress):
                     progress.show(event)
                 else:
                     progress.clear()
+                if isinstance(event, Notice):
+                    sys.stderr.write(f"artesian: {one_line(event.text)}\n")
                 sink.take(event)
                 done = event if isinstance(event, TurnDone) else done
         finally:

@@ -13,7 +13,7 @@ from app.backends.base import Backend
 from app.cli import main
 from app.paths import settings_file
 from engine.errors import PromptError
-from engine.events import Event, LoadProgress, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
+from engine.events import Event, LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
 from storage.errors import TruncatedShard
 from tests.fakes import ScriptedBackend, turn_done
 
@@ -39,6 +39,12 @@ def test_the_answer_is_all_that_stdout_gets(use_backend: Use, capsys: Output) ->
     assert "It is not DeepSeek" in err
     assert "3 tokens in 2.0 s (1.5/s) | read 5 in 0.5 s (10/s) | drives 0 B" in err
     assert backend.opened and backend.closed
+
+
+def test_the_figures_say_where_the_time_and_the_experts_came_from(use_backend: Use, capsys: Output) -> None:
+    use_backend(ScriptedBackend([turn_done(read_bytes=61_000_000_000, wait_s=1.0, expert_hits=75, expert_misses=25)]))
+    assert main(["ask", "hi"]) == 0
+    assert "| drives 61.0 GB, wait 40% | experts 75% from memory" in capsys.readouterr().err
 
 
 def test_words_without_quotes_are_one_question(use_backend: Use) -> None:
@@ -284,7 +290,7 @@ def test_loading_is_reported_to_the_progress_line_only(use_backend: Use, capsys:
 
 
 def test_a_notice_of_the_engine_goes_to_stderr_once(use_backend: Use, capsys: Output) -> None:
-    use_backend(ScriptedBackend(_REPLY, notices=["m\x1b.safetensors is read through the page cache"]))
+    use_backend(ScriptedBackend([Notice(text="m\x1b.safetensors is read through the page cache"), *_REPLY]))
     assert main(["ask", "hi"]) == 0
     out, err = capsys.readouterr()
     assert out == "Hello there\n"
