@@ -57,7 +57,7 @@ def test_ids_are_those_of_the_text(capsys: Output) -> None:
 
 
 def test_raw_text_is_continued_without_a_template(capsys: Output) -> None:
-    assert main(["ask", "--raw", _ANSWER[:11], "--json", "--max-tokens", "2"]) == 0
+    assert main(["ask", "--raw", _ANSWER[:11], "--json", "--max-tokens", "4"]) == 0
     lines = [json.loads(line)["data"] for line in capsys.readouterr().out.splitlines()]
     # The begin token and the plain text, nothing else: "A slot is a".
     from engine.tokens import ChatTokenizer
