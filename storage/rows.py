@@ -15,12 +15,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from storage.arena import Arena
 from storage.batch import ReadRequest, Ticket
 from storage.errors import BadShape, RowOutOfRange, shown
 from storage.extents import Extent
 from storage.headers import TensorEntry
+from storage.ids import SlotIndex
 from storage.loader import Reader
 from storage.policy import POLICIES, Policy
+from storage.syscalls import PAGE_BYTES
 
 DEFAULT_CACHE_ROWS = 65_536
 ROW_POLICY = "s3fifo"
@@ -260,13 +263,13 @@ def _plan(
     heads = begins % block_bytes
     spans = -(-(heads + ends - begins) // block_bytes) * block_bytes
     at = np.cumsum(spans) - spans  # where each read's blocks go
-    raw = np.empty(int(spans.sum()) + block_bytes, np.uint8)
-    shift = -raw.ctypes.data % block_bytes
-    memory = raw[shift : shift + int(spans.sum())]
+    unit = max(block_bytes, PAGE_BYTES)
+    # An arena, though it holds one batch: its memory is aligned, and safe from a fork while reads are in flight.
+    memory = Arena(1, -(-int(spans.sum()) // unit) * unit, align_bytes=unit).slot(SlotIndex(0))
     reads = [
         ReadRequest(
             extent=Extent(shard=extent.shard, offset=begin, length=end - begin),
-            target=memory.data[start : start + span],
+            target=memory[start : start + span],
             flat_index=row,
         )
         for begin, end, start, span, row in zip(
@@ -274,4 +277,4 @@ def _plan(
         )
     ]
     of = np.repeat(np.arange(leads.size), np.diff(np.r_[leads, ids.size]))  # [n] the read of each row
-    return memory, at[of] + heads[of] + first - begins[of], reads
+    return np.frombuffer(memory, np.uint8), at[of] + heads[of] + first - begins[of], reads
