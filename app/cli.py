@@ -45,6 +45,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Sub-command: its arguments and its help; the command is `run` in the module of that name under `app.commands`."""
 
 BENCHES: dict[str, tuple[str, str]] = {
+    "cache": (
+        "[OPTIONS]",
+        "Replay recorded requests for experts over every policy and size.\n\n"
+        "Prints how many experts each would have read from the drives, what no policy can beat, and the best. "
+        "--synthetic SEED makes a trace up when there is no recorded one.",
+    ),
     "io": (
         "[OPTIONS] DIR",
         "Measure how fast the drives give experts and rows.\n\n"

@@ -208,7 +208,7 @@ class TraceReader:
     def _bad(self, offset: int, what: str) -> TraceError:
         return TraceError(
             f"{shown(str(self._path))} at byte {offset:,}: {what}",
-            hint="Record the trace again; it cannot be repaired.",
+            hint="Give a trace as a run recorded it; a damaged one cannot be repaired.",
         )
 
     def _unreadable(self, error: OSError) -> TraceError:

@@ -45,7 +45,10 @@ def run(
     synthetic: Annotated[int | None, Parameter(help="Make a trace up, from this seed.")] = None,
     slots: Annotated[
         tuple[int, ...] | None,
-        Parameter(help="Slots a layer to try. [default: 1/64 to 1/2 of the experts of the largest layer]"),
+        Parameter(
+            consume_multiple=True,
+            help="Slots a layer to try. [default: 1/64 to 1/2 of the experts of the largest layer]",
+        ),
     ] = None,
     spare_slots: Annotated[
         int, Parameter(help="Slots lent to all layers together while a prompt is read.")

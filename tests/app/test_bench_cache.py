@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import main
 from app.commands.bench_cache import run
 from app.errors import UsageError
 from app.exits import ExitCode
@@ -63,6 +64,16 @@ def test_a_made_up_trace_repeats_by_its_seed(capsys: Output) -> None:
         assert "only the first 1,500 requests" in captured.err
         outputs.append(captured.out)
     assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_the_command_line_takes_several_sizes_and_answers_in_exit_codes(trace: Path, capsys: Output) -> None:
+    assert main(["bench", "cache", "--trace", str(trace), "--slots", "3", "8"]) == 0
+    head = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("policy"))
+    assert head.split() == ["policy", "3", "8", "to", "the", "best"]
+    assert main(["bench", "cache"]) == 2
+    trace.write_bytes(b"junk")
+    assert main(["bench", "cache", "--trace", str(trace)]) == 1
+    assert "trace" in capsys.readouterr().err
 
 
 def test_wrong_use_names_the_option(trace: Path) -> None:
