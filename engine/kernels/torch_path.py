@@ -1,20 +1,41 @@
 """Matrix products on packed weights in plain torch.
 
-Weights stay packed in memory: a few rows at a time are expanded to float32, multiplied and dropped, so the extra
-memory is `_PANEL_BYTES`, not the matrix.
+Weights stay packed in memory: some rows at a time are expanded to float32, multiplied and dropped, so the extra memory
+is `_PANEL_BYTES`, not the matrix. Tables are read with `index_select`: three to five times faster here than indexing or
+than torch's own float8 conversion (64x256 on one thread: 67 us against 169 and 238; fp4 two values at a time, 87
+against 409).
 """
 
 import torch
 from torch import Tensor
 
-from engine.formats import SCALE_BLOCK, expand_fp4, expand_scale
+from engine.formats import E2M1, E4M3, E8M0, SCALE_BLOCK
 
 _PANEL_BYTES = 8 << 20
 """Expanded float32 weights held at once."""
 
+_BYTES = torch.arange(256)
+_E2M1_PAIRS = torch.stack((E2M1[_BYTES & 15], E2M1[_BYTES >> 4]), dim=1).view(torch.float64).view(256)
+"""Both values of an fp4 byte, low nibble first, moved as one 8-byte item."""
+
 
 def _panel_rows(k: int) -> int:
     return max(SCALE_BLOCK, _PANEL_BYTES // (4 * k) // SCALE_BLOCK * SCALE_BLOCK)
+
+
+def _look_up(table: Tensor, codes: Tensor) -> Tensor:
+    """table[codes], flat. Shapes: table [256]; codes [...] uint8; result [numel]."""
+    return table.index_select(0, codes.reshape(-1).to(torch.int32))
+
+
+def _scaled(values: Tensor, scale: Tensor) -> Tensor:
+    """Every 32 columns times their own factor, in place. Shapes: values [R, K] float32; scale [R, ceil(K/32)] uint8."""
+    rows, k = values.shape
+    factor = _look_up(E8M0, scale).view(rows, -1)
+    if k % SCALE_BLOCK:
+        return values.mul_(factor.repeat_interleave(SCALE_BLOCK, 1)[:, :k])
+    values.view(rows, -1, SCALE_BLOCK).mul_(factor.unsqueeze(-1))
+    return values
 
 
 def matmul_fp8(x: Tensor, weight: Tensor, scale: Tensor, *, first: int = 0, n: int | None = None) -> Tensor:
@@ -24,15 +45,14 @@ def matmul_fp8(x: Tensor, weight: Tensor, scale: Tensor, *, first: int = 0, n: i
     `first` need not be a multiple of 32: a scale block can span two groups of rows.
     """
     k = weight.shape[1]
-    n = weight.shape[0] if n is None else n
-    out = x.new_empty((x.shape[0], n))
-    values = weight.view(torch.float8_e4m3fn)
+    stop = weight.shape[0] if n is None else first + n
+    out = x.new_empty((x.shape[0], stop - first))
     step = _panel_rows(k)
-    for row in range(0, n, step):
-        rows = torch.arange(first + row, first + min(row + step, n))
-        panel = values[int(rows[0]) : int(rows[-1]) + 1].to(torch.float32)
-        factor = expand_scale(scale[rows // SCALE_BLOCK]).repeat_interleave(SCALE_BLOCK, 1)[:, :k]
-        out[:, row : row + step] = x @ panel.mul_(factor).t()
+    for row in range(first, stop, step):
+        rows = slice(row, min(row + step, stop))
+        values = _look_up(E4M3, weight[rows]).view(-1, k)
+        block_of_row = torch.arange(rows.start, rows.stop) // SCALE_BLOCK
+        out[:, row - first : rows.stop - first] = x @ _scaled(values, scale.index_select(0, block_of_row)).t()
     return out
 
 
@@ -45,8 +65,9 @@ def matmul_fp4(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     out = x.new_empty((x.shape[0], n))
     step = _panel_rows(2 * half)
     for row in range(0, n, step):
-        panel = expand_fp4(packed[row : row + step], scale[row : row + step])
-        out[:, row : row + step] = x @ panel.t()
+        rows = slice(row, row + step)
+        values = _look_up(_E2M1_PAIRS, packed[rows]).view(torch.float32).view(-1, 2 * half)
+        out[:, rows] = x @ _scaled(values, scale[rows]).t()
     return out
 
 
