@@ -131,6 +131,18 @@ def _candidates(config: "ModelConfig") -> Iterator[Violation]:
         why = "the candidate source is an index source"
         yield _broken(config, "config.candidate-source", why, "candidate_source_layer", "index_source_layers")
         return
+    for layer in config.index_source_layers:
+        if layer > source and _ratio(config, layer) != _ratio(config, source):
+            why = f"index source {layer} counts groups of {_ratio(config, layer)} positions, its candidates others"
+            yield _broken(
+                config,
+                "config.candidate-source",
+                why,
+                "candidate_source_layer",
+                layer=layer,
+                ratio=_ratio(config, layer),
+                source_ratio=_ratio(config, source),
+            )
     last = max(config.kv_source_layers, default=0)
     first = min((layer for layer in config.index_source_layers if layer >= last), default=None)
     if source != first:
@@ -264,8 +276,6 @@ def _sizes(config: "ModelConfig") -> Iterator[Violation]:
         for field in ("dspark_block_size", "dspark_markov_rank"):
             if getattr(config, field) < 1:
                 yield _broken(config, relation, "a draft head has it", field, "n_mtp_layers")
-    if config.swiglu_limit == 0:
-        yield _broken(config, relation, "a clamp at 0 leaves nothing of an expert", "swiglu_limit")
     experts = config.n_layers * config.n_routed_experts + config.n_mtp_layers * config.dspark_n_routed_experts
     if experts > MAX_ROUTED_EXPERTS:
         why = f"{experts:,} routed experts in all, at most {MAX_ROUTED_EXPERTS:,} are plausible"

@@ -348,6 +348,7 @@ def broken(config: ModelConfig) -> set[tuple[str, bool]]:
         ({"image_token_id": -1}, "config.token-ids", True),
         ({"candidate_source_layer": 21}, "config.candidate-source", True),
         ({"candidate_source_layer": 24}, "config.candidate-source", False),
+        ({"candidate_source_layer": 2}, "config.candidate-source", True),  # later sources have ratio 1, it has 2
         ({"candidate_topk_blocks": 60}, "config.candidate-reach", True),
         ({"dspark_target_layer_ids": (37, 38, 40)}, "config.draft-targets", True),
         ({"dspark_target_layer_ids": (36, 37, 38)}, "config.draft-targets", False),
