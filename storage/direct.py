@@ -54,7 +54,8 @@ class DirectFile:
         self, path: Path, io: IoMode, system: Syscalls = SYSTEM, on_fallback: Callable[[IoPath], None] | None = None
     ) -> None:
         self.path = path
-        self._system = system
+        self.system = system
+        """The calls that read it."""
         self._on_fallback = on_fallback
         self._lock = threading.Lock()
         self._fds: dict[bool, int] = {}  # by `direct`: the buffered descriptor is opened when first needed
@@ -84,6 +85,11 @@ class DirectFile:
     def io_path(self) -> IoPath:
         """How the file is read at the moment."""
         return self._io_path
+
+    @property
+    def direct_fd(self) -> int | None:
+        """The descriptor that reads past the page cache, while that is how the file is read."""
+        return self._fds[True] if self._io_path.direct else None
 
     @property
     def block_bytes(self) -> int:
@@ -123,7 +129,7 @@ class DirectFile:
     def close(self) -> None:
         """Give the descriptors back. No read may be in flight; a second call does nothing."""
         while self._fds:
-            self._system.close(self._fds.popitem()[1])
+            self.system.close(self._fds.popitem()[1])
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +148,7 @@ class DirectFile:
         while done < needed:
             at = done // block * block  # a short read that ended inside a block is taken up where the block begins
             try:
-                n_read = self._system.pread(fd, target[at:], start + at)
+                n_read = self.system.pread(fd, target[at:], start + at)
             except InterruptedError:
                 continue
             except OSError as error:
@@ -164,7 +170,7 @@ class DirectFile:
         done = 0
         while done < len(target):
             try:
-                n_read = self._system.pread(fd, target[done:], offset + done)
+                n_read = self.system.pread(fd, target[done:], offset + done)
             except InterruptedError:
                 continue
             except OSError as error:
@@ -174,7 +180,7 @@ class DirectFile:
             count(n_read)
             done += n_read
         if self._io_path.file_system not in _IN_MEMORY:
-            self._system.forget(fd, offset, done)
+            self.system.forget(fd, offset, done)
 
     def _ended(self, offset: int) -> ShortRead:
         return ShortRead(
@@ -189,11 +195,11 @@ class DirectFile:
         with self._lock:
             if direct not in self._fds:
                 try:
-                    self._fds[direct] = self._system.open(self.path, direct=direct)
+                    self._fds[direct] = self.system.open(self.path, direct=direct)
                 except OSError as error:
                     raise DriveError.of(error, self.path, None) from error
                 if not direct:
-                    self._system.no_read_ahead(self._fds[direct])
+                    self.system.no_read_ahead(self._fds[direct])
             return self._fds[direct]
 
     def _fall_back(self, reason: str) -> None:
@@ -208,17 +214,17 @@ class DirectFile:
     def _choose(self, io: IoMode) -> IoPath:
         if io == "buffered":
             fd = self._descriptor(direct=False)
-            kind = self._system.file_system(fd)
+            kind = self.system.file_system(fd)
             self._size(fd)
             return self._path_of(direct=False, block=BLOCKS[0], kind=kind, reason="asked for")
         try:
-            fd = self._fds[True] = self._system.open(self.path, direct=True)
+            fd = self._fds[True] = self.system.open(self.path, direct=True)
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise DriveError.of(error, self.path, None) from error
             refusal = f"opening for direct reads was refused ({errno.errorcode[error.errno]})"
-            return self._refused(io, refusal, self._system.file_system(self._descriptor(direct=False)))
-        kind, size = self._system.file_system(fd), self._size(fd)
+            return self._refused(io, refusal, self.system.file_system(self._descriptor(direct=False)))
+        kind, size = self.system.file_system(fd), self._size(fd)
         if kind in _IN_MEMORY:
             return self._refused(io, f"{kind} keeps its files in the page cache", kind)
         block, reason = self._prove(fd, size)
@@ -241,13 +247,13 @@ class DirectFile:
     def _size(self, fd: int) -> int:
         """Bytes of the open file, which must be a regular one."""
         try:
-            return self._system.file_bytes(fd)
+            return self.system.file_bytes(fd)
         except OSError as error:
             raise DriveError.of(error, self.path, None) from error
 
     def _prove(self, fd: int, file_bytes: int) -> tuple[int | None, str]:
         """The smallest block that a real read accepts, and how that is known; None with the reason when none does."""
-        alignment = self._system.dio_alignment(fd)
+        alignment = self.system.dio_alignment(fd)
         if alignment is not None and not alignment.offset_bytes:
             return None, "the file system says it has no direct reads"
         least = max(alignment, default=0) if alignment is not None else 0
@@ -263,7 +269,7 @@ class DirectFile:
         with scratch, scratch[block : 2 * block] as target:
             while True:
                 try:
-                    return self._system.pread(fd, target, offset) == expected
+                    return self.system.pread(fd, target, offset) == expected
                 except InterruptedError:
                     continue
                 except OSError as error:

@@ -206,7 +206,9 @@ class Measurement:
                 key = (arm.drive, arm.direct, arm.depth)
                 if key not in self._readers:
                     replicas = self._replicas[arm.drive, arm.direct]
-                    reader = BatchReader(replicas, block_bytes=self._block_bytes, depth=arm.depth)
+                    reader = BatchReader(
+                        replicas, block_bytes=self._block_bytes, depth=arm.depth, small_depth=arm.depth
+                    )
                     self._readers[key] = stack.enter_context(reader)
             for i in range(self._n_slots):  # memory is there and threads run before anything counts
                 self._arena.slot(SlotIndex(i))[::PAGE_BYTES] = bytes(self._stride // PAGE_BYTES)

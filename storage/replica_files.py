@@ -35,6 +35,7 @@ class ReplicaFiles:
         self.replicas = replicas
         self._files = dict(files)
         self._copies = {copy.path: copy for copy in files}
+        self._open = {copy: OpenCopy(copy=copy, file=file) for copy, file in files.items()}
 
     @classmethod
     def open(
@@ -82,14 +83,13 @@ class ReplicaFiles:
     def choose(self, flat_index: int, extent: Extent, tried: Collection[str]) -> OpenCopy | None:
         """The open copy to read `extent` from, see `ReplicaSet.choose`."""
         copy = self.replicas.choose(flat_index, extent.shard, tried)
-        return None if copy is None else OpenCopy(copy=copy, file=self._files[copy])
+        return None if copy is None else self._open[copy]
 
     def share(
         self, requests: Sequence[tuple[int, Extent]], waiting_bytes: Mapping[str, int] | None = None
     ) -> list[OpenCopy]:
         """The open copy for each (flat index, extent) of a batch, see `ReplicaSet.share`."""
-        chosen = self.replicas.share(requests, waiting_bytes)
-        return [OpenCopy(copy=copy, file=self._files[copy]) for copy in chosen]
+        return [self._open[copy] for copy in self.replicas.share(requests, waiting_bytes)]
 
     def demote(self, replica: Replica, error: DriveError) -> None:
         """Note that a read failed there, see `ReplicaSet.demote`."""

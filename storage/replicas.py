@@ -124,7 +124,10 @@ class ReplicaSet:
         Extents of one index in one shard stay together. `waiting_bytes` is what each drive has yet to read of earlier
         batches. See `sharing.share_out` for what is promised. Raises: MissingShard.
         """
-        candidates = {extent.shard: self._candidates(extent.shard, ()) for _, extent in requests}
+        candidates = {shard: self._candidates(shard, ()) for shard in {extent.shard for _, extent in requests}}
+        if all(len(by_drive) == 1 for by_drive in candidates.values()):  # a token's rows come here, too many to weigh
+            only = {shard: copy for shard, by_drive in candidates.items() for copy in by_drive.values()}
+            return [only[extent.shard] for _, extent in requests]
         n_bytes: dict[tuple[int, str], int] = {}
         for flat_index, extent in requests:
             key = (flat_index, extent.shard)

@@ -10,7 +10,9 @@ import stat
 import sys
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from storage.aio import KernelAio, new_aio
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -104,8 +106,17 @@ class Syscalls:
                 return kind.split(" ", 1)[0]
         return ""
 
+    def new_aio(self, capacity: int) -> "KernelAio[Any] | None":
+        """A way to read without a thread for each read, or None: what `pread` does here must not be gone around."""
+        return None
 
-SYSTEM = Syscalls()
+
+class _System(Syscalls):
+    def new_aio(self, capacity: int) -> "KernelAio[Any] | None":
+        return new_aio(capacity)
+
+
+SYSTEM: Syscalls = _System()
 """The calls every reader makes unless it is given others."""
 
 

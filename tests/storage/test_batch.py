@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from storage.aio import AioRead, KernelAio, new_aio
 from storage.arena import Arena
 from storage.batch import BatchReader, ReadRequest, Replica, Ticket
 from storage.direct import DirectFile
 from storage.errors import ClosedReader, DriveError, ReadCancelled, ShortRead
 from storage.extents import Extent
 from storage.ids import SlotIndex
+from storage.lane import Job
 from storage.syscalls import SYSTEM, Syscalls
 from tests.fakes import FlakyDrive, GatedDrive, SlowDrive
 
@@ -309,6 +311,141 @@ def test_waiting_threads_take_no_processor_time(path: Path, slots: Callable[[int
         before, began = time.process_time(), time.monotonic()
         time.sleep(0.3)
         assert time.process_time() - before < 0.1 * (time.monotonic() - began)
+
+
+class ShakyAio(KernelAio[Job]):
+    """Kernel AIO of which every third read fails, comes short, or is not begun; the others are real."""
+
+    def __init__(self, fault: str) -> None:
+        real = new_aio(16)
+        if real is None:
+            pytest.skip("this system gives no kernel AIO")
+        self._real, self._fault, self._n = real, fault, 0
+        self.n_begun = self.n_faults = 0
+
+    def submit(self, reads: Sequence[tuple[Job, AioRead]]) -> int:
+        if self._fault == "refused":
+            self._n += 1
+            if self._n % 3 == 0:
+                self.n_faults += 1
+                return 0
+        n_begun = self._real.submit(reads)
+        self.n_begun += n_begun
+        return n_begun
+
+    def wait(self, least: int) -> list[tuple[Job, int]]:
+        ended = self._real.wait(least)
+        return [(job, self._shaken(result)) for job, result in ended]
+
+    def _shaken(self, result: int) -> int:
+        self._n += 1
+        if self._fault == "refused" or self._n % 3:
+            return result
+        self.n_faults += 1
+        return -errno.EIO if self._fault == "error" else 1
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class WithAio(FlakyDrive):
+    """A drive that lets small reads go through the given AIO, the others through `pread`."""
+
+    def __init__(self, aio: KernelAio[Job]) -> None:
+        super().__init__()
+        self._aio = aio
+
+    def new_aio(self, capacity: int) -> KernelAio[Job]:
+        return self._aio
+
+
+def _needs_direct(copies: Copies) -> None:
+    if copies.copies[0].file.direct_fd is None:
+        pytest.skip("the temporary folder has no direct reads")
+
+
+@pytest.mark.directio
+@pytest.mark.parametrize("small_depth", [1, 5, 128])
+def test_small_reads_without_threads_have_the_same_bytes_and_figures(
+    small_depth: int, path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    data, rng = path.read_bytes(), random.Random(small_depth)
+    copies = _copies(path, SYSTEM, SYSTEM)
+    _needs_direct(copies)
+    with BatchReader(copies, block_bytes=BLOCK, depth=1, small_depth=small_depth) as reader:
+        for _ in range(10):
+            requests = [
+                _request(rng.randrange(FILE_BYTES - 300), rng.randrange(1, 300), slots(i), flat_index=i)
+                for i in range(64)
+            ]
+            requests[-1] = _request(FILE_BYTES - 7, 7, slots(63), flat_index=63)  # the end of the file
+            tickets = [reader.submit(requests[i : i + 16]) for i in range(0, 64, 16)]
+            assert all(ticket.wait() for ticket in tickets)
+            assert all(reader.payload(r) == data[r.extent.offset : r.extent.end] for r in requests)
+        assert sum(s.n_reads for s in reader.stats()) == 640
+        assert sum(n_reads for _, _, n_reads in copies.recorded) == 640
+        for s in reader.stats():
+            assert s.read_bytes == sum(n_bytes for drive, n_bytes, _ in copies.recorded if drive == s.drive)
+            assert s.payload_bytes < s.read_bytes <= s.payload_bytes + 2 * BLOCK * s.n_reads
+            assert s.busy_s > 0 and s.n_errors == 0
+        assert not any(lane.waiting_bytes for lane in reader._lanes.values())
+
+
+@pytest.mark.directio
+@pytest.mark.parametrize("fault", ["error", "short", "refused"])
+def test_a_small_read_that_fails_is_made_again_by_a_thread(
+    fault: str, path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    aio = ShakyAio(fault)
+    drive = WithAio(aio)
+    copies = _copies(path, drive)
+    _needs_direct(copies)
+    before = drive.n_reads
+    data = path.read_bytes()
+    with BatchReader(copies, block_bytes=BLOCK, depth=2, small_depth=16) as reader:
+        for n in range(6):
+            requests = [_request(1000 * i + n, 900, slots(i)) for i in range(40)]
+            assert reader.submit(requests).wait(30)
+            assert all(reader.payload(r) == data[r.extent.offset : r.extent.end] for r in requests)
+        (stats,) = reader.stats()
+        assert (stats.n_reads, stats.n_errors) == (240, 0)
+    assert copies.demoted == []
+    assert aio.n_faults > 0 and aio.n_begun > 0
+    n_by_thread = drive.n_reads - before
+    assert n_by_thread + aio.n_begun == 240 + (0 if fault == "refused" else aio.n_faults)
+
+
+@pytest.mark.directio
+def test_a_small_read_that_fails_by_thread_too_goes_to_the_other_replica(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    drive = WithAio(ShakyAio("error"))
+    copies = _copies(path, drive, SYSTEM)
+    _needs_direct(copies)
+    drive.fail_on = range(10**9)
+    with BatchReader(copies, block_bytes=BLOCK, depth=1, small_depth=16) as reader:
+        requests = [_request(1000 * i, 900, slots(i), flat_index=0) for i in range(9)]
+        assert reader.submit(requests).wait(30)
+        data = path.read_bytes()
+        assert all(reader.payload(r) == data[r.extent.offset : r.extent.end] for r in requests)
+    assert [drive for drive, _ in copies.demoted] == ["drive 0"] * 3
+
+
+@pytest.mark.directio
+def test_closing_waits_for_small_reads_and_cancelled_ones_do_not_begin(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    for _ in range(20):
+        copies = _copies(path, SYSTEM)
+        _needs_direct(copies)
+        reader = BatchReader(copies, block_bytes=BLOCK, depth=1, small_depth=2)
+        tickets = [reader.submit([_request(1000 * i, 900, slots(i)) for i in range(20)]) for _ in range(3)]
+        n_cancelled = tickets[1].cancel()
+        reader.close()
+        assert all(ticket.done for ticket in tickets)
+        n_read = reader.stats()[0].n_reads
+        assert 2 <= n_read <= 60 - n_cancelled
+        copies.copies[0].file.close()
 
 
 def test_busy_time_is_the_drives_and_not_the_sum_over_its_threads(
