@@ -41,6 +41,10 @@ class LogitsError(EngineError):
     """The model's output holds no distribution: a NaN, an infinity, or nothing that may be drawn."""
 
 
+class KernelError(EngineError):
+    """The kernels asked for cannot run here, or were handed tensors they cannot read."""
+
+
 class GoldenError(EngineError):
     """A golden folder is missing, unreadable, or does not belong to the checkpoint."""
 

@@ -139,7 +139,7 @@ def _torch() -> dict[str, Any]:
     try:
         import torch
 
-        from engine.kernels import PATH
+        from engine.kernels import path
 
         gpus = [
             {"name": torch.cuda.get_device_name(i), "total_bytes": torch.cuda.get_device_properties(i).total_memory}
@@ -149,7 +149,7 @@ def _torch() -> dict[str, Any]:
         return {"gpus": [], "kernels": None, "problem": f"torch cannot be used: {type(error).__name__}: {error}"}
     if torch.backends.mps.is_available():
         gpus.append({"name": "Apple GPU", "total_bytes": psutil.virtual_memory().total})
-    return {"gpus": gpus, "kernels": PATH, "problem": ""}
+    return {"gpus": gpus, "kernels": path(), "problem": ""}
 
 
 def _direct_io(folder: Path) -> dict[str, Any] | None:

@@ -1,38 +1,66 @@
 """Matrix products on weights as they are stored; picks the path that computes them.
 
-The rest of the engine calls `matmul` and never sees a packed byte.
+The rest of the engine calls `matmul` and never sees a packed byte. The native library is used where it was built; plain
+torch computes the same elsewhere. The variable ARTESIAN_KERNELS picks one: `torch`, `native` (the widest instruction
+set here), or an instruction set by name (`avx512`, `avx2`, `neon`, `portable`). It is read with the first product.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+import os
+from functools import cache
 
 import torch
 from torch import Tensor
 
+from engine.errors import KernelError
+from engine.kernels.matrix import Matrix, MatrixKind
+from engine.kernels.native_path import INSTRUCTION_SETS, NativeKernels, library_file
 from engine.kernels.torch_path import matmul_fp4, matmul_fp8, matmul_plain
 
-MatrixKind = Literal["fp8", "fp4", "plain"]
+__all__ = ["VARIABLE", "Matrix", "MatrixKind", "grouped_matmul", "matmul", "native", "path", "set_threads"]
 
-PATH = "torch"
-"""The path in use, for `artesian doctor` and the record of a reply."""
+VARIABLE = "ARTESIAN_KERNELS"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
-    """A weight matrix as stored; applied as y = x W^T."""
+@cache
+def native() -> NativeKernels | None:
+    """The native kernels in use, or None on the torch path.
 
-    kind: MatrixKind
-    weight: Tensor
-    """[N, K] uint8 (fp8), [N, K/2] uint8 (fp4), or [N, K] bfloat16/float32 (plain)."""
-    scale: Tensor | None
-    """uint8 e8m0: [ceil(N/32), ceil(K/32)] for fp8, [N, K/32] for fp4, None for plain."""
+    Raises: KernelError when the variable asks for what this machine does not have.
+    """
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted == "torch" or (not wanted and library_file() is None):
+        return None
+    if wanted and wanted not in ("native", *INSTRUCTION_SETS):
+        raise KernelError(
+            f"{VARIABLE} is {wanted!r}", hint=f"It may be torch, native, {', '.join(INSTRUCTION_SETS)}, or unset."
+        )
+    kernels = NativeKernels.load(wanted or "native")
+    kernels.set_threads(torch.get_num_threads())
+    return kernels
+
+
+def path() -> str:
+    """The path in use, for `artesian doctor` and the record of a reply: "torch" or, for example, "native avx2"."""
+    kernels = native()
+    return "torch" if kernels is None else f"native {kernels.instruction_set}"
+
+
+def set_threads(n: int) -> None:
+    """How many threads a product may use, on either path; until it is called, as many as torch uses."""
+    torch.set_num_threads(n)
+    kernels = native()
+    if kernels is not None:
+        kernels.set_threads(n)
 
 
 def matmul(x: Tensor, matrix: Matrix) -> Tensor:
-    """x W^T in float32.
+    """x W^T in float32. On the native path a row's result depends on that row alone, to the last bit.
 
     Shapes: x [T, K] float32; result [T, N] float32.
     """
+    kernels = native()
+    if kernels is not None:
+        return kernels.matmul(x.contiguous(), matrix)
     if matrix.scale is None:
         return matmul_plain(x, matrix.weight)
     if matrix.kind == "fp8":
@@ -46,6 +74,9 @@ def grouped_matmul(x: Tensor, matrix: Matrix, groups: int) -> Tensor:
     Shapes: x [T, groups*K] float32; matrix [N, K]; result [T, N] float32.
     """
     assert matrix.kind == "fp8" and matrix.scale is not None
+    kernels = native()
+    if kernels is not None:
+        return kernels.matmul(x.contiguous(), matrix, groups)
     n, k = matrix.weight.shape[0] // groups, matrix.weight.shape[1]
     parts = [
         matmul_fp8(x[:, g * k : (g + 1) * k], matrix.weight, matrix.scale, first=g * n, n=n) for g in range(groups)

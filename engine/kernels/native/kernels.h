@@ -1,0 +1,53 @@
+// What an instruction set offers: one table of functions each, all with the same meaning.
+//
+// Every product is made chunk by chunk of eight vectors along K: the eight are multiplied and added one after another
+// (first a product, then seven fused multiply-adds), the sum of a chunk is added to the row's vector, and the lanes of
+// that are added at the end. One row or many, one thread or many: the order is the same, so the bits are.
+#pragma once
+#include <cstdint>
+
+namespace artesian {
+
+enum class Format : int32_t { kFp8 = 0, kFp4 = 1, kBf16 = 2, kF32 = 3 };
+
+// A matrix [n, k] as stored, or some rows of one. Nothing has to be aligned.
+struct Matrix {
+  Format format;
+  const uint8_t* weight;  // row r starts at r * row_bytes
+  const uint8_t* scale;   // e8m0: fp8 one per 32 x 32 block, fp4 one per row and 32 columns
+  int64_t n, k;
+};
+
+inline int64_t row_bytes(Format format, int64_t k) {
+  switch (format) {
+    case Format::kFp8: return k;
+    case Format::kFp4: return k / 2;
+    case Format::kBf16: return 2 * k;
+    default: return 4 * k;
+  }
+}
+
+struct Kernels {
+  const char* name;
+  int64_t chunk;  // elements of K that are summed before the scale is applied; rows are padded to it
+
+  // Activations [rows, k] (row r at x + r * stride) in the order this set's decoder gives weights, zero-padded:
+  // out [rows, k rounded up to a chunk].
+  void (*prepare)(Format format, const float* x, int64_t stride, int64_t rows, int64_t k, float* out);
+
+  // y[t * y_stride + r - first] = row r of the matrix times prepared row t, for first <= r < last.
+  void (*multiply)(const Matrix& matrix, int64_t first, int64_t last, const float* prepared, int64_t rows, float* y,
+                   int64_t y_stride);
+
+  // Sum of a[i] * b[i]; and out[i] += w * a[i]. Plain vectors of n floats.
+  float (*dot)(const float* a, const float* b, int64_t n);
+  void (*add_scaled)(const float* a, float w, int64_t n, float* out);
+};
+
+// nullptr where the compiler or the processor lacks it.
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+const Kernels* neon_kernels();
+
+}  // namespace artesian

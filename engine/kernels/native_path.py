@@ -1,0 +1,152 @@
+"""Matrix products by the native library, which reads weights as they are stored.
+
+The library is called through ctypes, so Python's lock is free while it works. The one thing a reader would get wrong:
+it trusts its caller. Every shape, dtype and stride is checked here, before a pointer is taken.
+"""
+
+import ctypes
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.errors import KernelError
+from engine.formats import SCALE_BLOCK
+from engine.kernels.matrix import Matrix
+
+_ABI = 1
+_FP8, _FP4, _BF16, _F32 = range(4)
+_PLAIN = {torch.bfloat16: _BF16, torch.float32: _F32}
+
+INSTRUCTION_SETS = ("avx512", "avx2", "neon", "portable")
+"""What the library may have been compiled for, the widest first."""
+
+
+class NativeKernels:
+    """The library, with one of its instruction sets chosen.
+
+    Attributes:
+        instruction_set: One of `INSTRUCTION_SETS`.
+    """
+
+    def __init__(self, library: ctypes.CDLL, instruction_set: str) -> None:
+        self.instruction_set = instruction_set
+        self._library = library
+
+    @classmethod
+    def load(cls, wanted: str = "native") -> "NativeKernels":
+        """Load the library and choose an instruction set; "native" is the widest that runs here. The choice is the
+        whole process's.
+
+        Raises: KernelError when the library was not built, is of another version, or the processor lacks the set.
+        """
+        file = library_file()
+        if file is None:
+            raise KernelError(
+                "the native kernels were not built with this installation",
+                hint="Install a C++17 compiler and then the package again, or leave ARTESIAN_KERNELS unset.",
+            )
+        try:
+            library = ctypes.CDLL(str(file))
+            abi = int(library.artesian_abi())
+        except (OSError, AttributeError) as error:
+            raise KernelError(f"{file.name} cannot be loaded: {error}", hint="Install the package again.") from error
+        if abi != _ABI:
+            raise KernelError(f"{file.name} is of version {abi}, not {_ABI}", hint="Install the package again.")
+        _declare(library)
+        name = library.artesian_choose(wanted.encode())
+        if name is None:
+            raise KernelError(
+                f"this processor, or the compiler that built the kernels, has no {wanted}",
+                hint="Leave ARTESIAN_KERNELS unset to use the best there is.",
+            )
+        return cls(library, name.decode())
+
+    def set_threads(self, n: int) -> None:
+        """How many threads a product may use, the caller's included."""
+        self._library.artesian_set_threads(n)
+
+    def matmul(self, x: Tensor, matrix: Matrix, groups: int = 1) -> Tensor:
+        """x W^T, block-diagonal over `groups`: group g of x's columns meets rows g*N/groups of W and on.
+
+        Shapes: x [T, groups*K] float32 with contiguous rows; result [T, N] float32. A row's result depends on that row
+        alone, to the last bit.
+        Raises: KernelError when a shape, dtype or stride is not what the library can read.
+        """
+        code, n, k = check_matrix(matrix)
+        _require(groups >= 1 and n % groups == 0, "%s rows cannot be cut into %s groups", n, groups)
+        _require(x.dtype is torch.float32 and x.device.type == "cpu", "activations are %s", x.dtype)
+        _require(x.dim() == 2 and x.shape[1] == groups * k, "activations are %s, not [T, %s]", x.shape, groups * k)
+        rows = x.shape[0]
+        _require(x.stride(1) == 1 and (rows < 2 or x.stride(0) >= x.shape[1]), "rows are not contiguous")
+        out = torch.empty((rows, n), dtype=torch.float32)
+        if rows == 0:
+            return out
+        scale = matrix.scale
+        status = self._library.artesian_matmul(
+            code,
+            matrix.weight.data_ptr(),
+            None if scale is None else scale.data_ptr(),
+            n,
+            k,
+            groups,
+            x.data_ptr(),
+            x.stride(0),
+            rows,
+            out.data_ptr(),
+        )
+        if status:
+            raise MemoryError("no memory to prepare activations in")
+        return out
+
+
+def library_file() -> Path | None:
+    """The library that was built with the package, if it was."""
+    folder = Path(__file__).parent
+    return next((file for suffix in EXTENSION_SUFFIXES if (file := folder / f"_native{suffix}").is_file()), None)
+
+
+def check_matrix(matrix: Matrix) -> tuple[int, int, int]:
+    """The library's code for the matrix's format, its N and its K.
+
+    Raises: KernelError when weight and scale are not contiguous tensors in memory whose shapes belong together.
+    """
+    weight, scale = matrix.weight, matrix.scale
+    _require(weight.dim() == 2 and weight.is_contiguous() and weight.device.type == "cpu", "the weight is not a matrix")
+    n, k = weight.shape
+    _require(n > 0 and k > 0, "the weight is empty")
+    if matrix.kind == "plain":
+        code = _PLAIN.get(weight.dtype)
+        _require(code is not None and scale is None, "a plain weight is %s", weight.dtype)
+        assert code is not None
+        return code, n, k
+    if matrix.kind == "fp8":
+        code, want = _FP8, (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK))
+    else:
+        code, k = _FP4, 2 * k
+        _require(k % SCALE_BLOCK == 0, "an fp4 matrix has %s columns, not a multiple of 32", k)
+        want = (n, k // SCALE_BLOCK)
+    _require(weight.dtype is torch.uint8, "a packed weight is %s", weight.dtype)
+    _require(
+        scale is not None and tuple(scale.shape) == want and scale.dtype is torch.uint8 and scale.is_contiguous(),
+        "the scale is not contiguous bytes of shape %s",
+        list(want),
+    )
+    return code, n, k
+
+
+def _require(holds: bool, message: str, *values: object) -> None:
+    if not holds:
+        raise KernelError("native kernels: " + message % values)
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, size = ctypes.c_void_p, ctypes.c_int64
+    library.artesian_choose.argtypes = [ctypes.c_char_p]
+    library.artesian_choose.restype = ctypes.c_char_p
+    library.artesian_set_threads.argtypes = [ctypes.c_int]
+    library.artesian_set_threads.restype = None
+    library.artesian_matmul.argtypes = [
+        ctypes.c_int, pointer, pointer, size, size, size, pointer, size, size, pointer,
+    ]  # fmt: skip
