@@ -1,4 +1,5 @@
 // The C interface. Callers have checked shapes, types and contiguity; nothing here trusts alignment.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <initializer_list>
@@ -50,4 +51,39 @@ ARTESIAN_API int artesian_matmul(int format, const void* weight, const void* sca
     return kNoMemory;
   }
   return kDone;
+}
+
+// The benchmark's floors, on as many threads as a product may use: reads n floats once; makes multiply-adds, and gives
+// their number.
+ARTESIAN_API void artesian_read(const float* data, int64_t n) {
+  struct Work {
+    const Kernels* set;
+    const float* data;
+    int64_t n, per_task;
+    std::atomic<float> sink;
+  } work{chosen.load(), data, n, (n / (4 * threads()) / 64 + 1) * 64, {0.0f}};
+  run_tasks(
+      (n + work.per_task - 1) / work.per_task,
+      [](void* context, int64_t task) {
+        Work& w = *static_cast<Work*>(context);
+        const int64_t first = task * w.per_task;
+        w.sink.store(w.set->read_floats(w.data + first, std::min(w.per_task, w.n - first)));
+      },
+      &work);
+}
+
+ARTESIAN_API int64_t artesian_multiply_adds(int64_t steps) {
+  struct Work {
+    const Kernels* set;
+    int64_t steps;
+    std::atomic<float> sink;
+  } work{chosen.load(), steps, {0.0f}};
+  run_tasks(
+      threads(),
+      [](void* context, int64_t) {
+        Work& w = *static_cast<Work*>(context);
+        w.sink.store(w.set->multiply_add_rate(w.steps));
+      },
+      &work);
+  return 10 * work.set->lanes * steps * threads();
 }

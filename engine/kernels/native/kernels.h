@@ -1,8 +1,8 @@
 // What an instruction set offers: one table of functions each, all with the same meaning.
 //
-// Every product is made chunk by chunk of eight vectors along K: the eight are multiplied and added one after another
-// (first a product, then seven fused multiply-adds), the sum of a chunk is added to the row's vector, and the lanes of
-// that are added at the end. One row or many, one thread or many: the order is the same, so the bits are.
+// Every product is made chunk by chunk of eight vectors along K: a product and three fused multiply-adds over the first
+// four, likewise over the last four, both added; that sum, times the scale, is added to the row's vector, and the lanes of
+// that are added up at the end. One row or many, one thread or many: the order is the same, so the bits are.
 #pragma once
 #include <cstdint>
 
@@ -30,6 +30,7 @@ inline int64_t row_bytes(Format format, int64_t k) {
 struct Kernels {
   const char* name;
   int64_t chunk;  // elements of K that are summed before the scale is applied; rows are padded to it
+  int64_t lanes;
 
   // Activations [rows, k] (row r at x + r * stride) in the order this set's decoder gives weights, zero-padded:
   // out [rows, k rounded up to a chunk].
@@ -42,6 +43,10 @@ struct Kernels {
   // Sum of a[i] * b[i]; and out[i] += w * a[i]. Plain vectors of n floats.
   float (*dot)(const float* a, const float* b, int64_t n);
   void (*add_scaled)(const float* a, float w, int64_t n, float* out);
+
+  // For the benchmark: reads n floats in one stream and adds them; makes 10 * lanes * steps multiply-adds in registers.
+  float (*read_floats)(const float* data, int64_t n);
+  float (*multiply_add_rate)(int64_t steps);
 };
 
 // nullptr where the compiler or the processor lacks it.
