@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.hyper import rms_norm
 from engine.indexer import index_keys, select
-from engine.kernels import grouped_matmul, matmul
+from engine.kernels import grouped_matmul, matmul, native
 from engine.numerics import Numerics
 from engine.rotary import rotate
 from engine.state import State, Step
@@ -49,6 +49,10 @@ def attention(
         assert step.selection is not None, "verified configs put an index source before every reader"
         selection = step.selection
         latents = state.sources[step.kv_source].latents.upto((step.start + step.n_rows) // ratio)
+    kernels = native()
+    if kernels is not None and numerics.name == "exact":
+        out = kernels.attend(query, window, config.window_size, latents, selection, weights.sink)
+        return project_out(out, weights, step.positions, config, freq, numerics)
     n_keys = config.window_size + (selection.shape[1] if selection is not None else 0)
     block = max(1, _GATHER_BYTES // (4 * n_keys * config.head_dim))
     for row in range(0, step.n_rows, block):
@@ -95,7 +99,7 @@ def _compress(
         n_groups = values.shape[0] // ratio
         values = values[: n_groups * ratio].view(n_groups, ratio, values.shape[1])  # [G, r, hd]
         gates = gates[: n_groups * ratio].view(n_groups, ratio, gates.shape[1])
-        latents = numerics.value((values * torch.softmax(gates, dim=1)).sum(1))  # [G, hd]
+        latents = numerics.value((values * _softmax(gates)).sum(1))  # [G, hd]
     if latents.shape[0] == 0:
         return
     latents = numerics.value(rms_norm(latents, weights.norm, config.norm_eps))
@@ -103,6 +107,12 @@ def _compress(
     positions = (first + torch.arange(latents.shape[0])) * ratio  # of each group's first token
     cache.keys.write(first, index_keys(latents, positions, weights, config, freq, numerics))
     cache.latents.write(first, numerics.compressed_kv(numerics.value(rotate(latents, positions, freq))))
+
+
+def _softmax(gates: Tensor) -> Tensor:
+    """Softmax over the middle axis of [G, r, hd], step by step: torch's own gives other bits to other numbers of rows."""
+    weight = torch.exp(gates - gates.amax(1, keepdim=True))
+    return weight / weight.sum(1, keepdim=True)
 
 
 def _gather(

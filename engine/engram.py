@@ -17,7 +17,7 @@ from engine.formats import check_codes, expand_rows
 from engine.hashing import EngramTable, lookback, row_ids
 from engine.hyper import rms
 from engine.kernels import matmul
-from engine.numerics import Numerics
+from engine.numerics import Numerics, sigmoid
 from engine.weights import EngramWeights
 
 
@@ -82,5 +82,5 @@ def engram(h: Tensor, rows: Tensor, weights: EngramWeights, config: ModelConfig,
     key, value = projected[:, : m * d].view(-1, m, d), projected[:, m * d :]
     dot = (h * weights.q_weight * weights.k_weight * key).sum(-1, keepdim=True)
     dot = dot * rms(h, config.norm_eps) * rms(key, config.norm_eps) * d**-0.5  # [T, m, 1]
-    gate = torch.sigmoid(torch.copysign(torch.sqrt(dot.abs().clamp_min(1e-6)), dot))
+    gate = sigmoid(torch.copysign(torch.sqrt(dot.abs().clamp_min(1e-6)), dot))
     return numerics.value(h + gate * value.unsqueeze(1))

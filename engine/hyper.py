@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.numerics import Numerics
+from engine.kernels import Matrix, matmul
+from engine.numerics import Numerics, sigmoid
 from engine.weights import MixWeights
 
 
@@ -41,10 +42,11 @@ def mix(h: Tensor, weights: MixWeights, config: ModelConfig) -> Mix:
     """
     m, eps = config.hc_mult, config.hc_eps
     flat = h.flatten(1)  # [T, m*D] copy-major
-    z = (flat @ weights.fn.t()) * rms(flat, config.norm_eps)  # [T, (2+m)*m]
+    product = matmul(flat, Matrix(kind="plain", weight=weights.fn, scale=None))
+    z = product * rms(flat, config.norm_eps)  # [T, (2+m)*m]
     scale, base = weights.scale, weights.base
-    pre = torch.sigmoid(z[:, :m] * scale[0] + base[:m]) + eps
-    post = 2 * torch.sigmoid(z[:, m : 2 * m] * scale[1] + base[m : 2 * m])
+    pre = sigmoid(z[:, :m] * scale[0] + base[:m]) + eps
+    post = 2 * sigmoid(z[:, m : 2 * m] * scale[1] + base[m : 2 * m])
     comb = (z[:, 2 * m :] * scale[2] + base[2 * m :]).view(-1, m, m)
     comb = torch.softmax(comb, dim=2) + eps
     comb = comb / (comb.sum(1, keepdim=True) + eps)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.hyper import rms_norm
-from engine.kernels import matmul
+from engine.kernels import matmul, native
 from engine.numerics import Numerics
 from engine.rotary import rotate
 from engine.schedule import NO_OWNER, n_scored
@@ -89,6 +89,9 @@ def select(
 
 def _scores(queries: Tensor, head_weight: Tensor, keys: Tensor, numerics: Numerics) -> Tensor:
     """sum over heads of w[h] * max(0, q[h] . key): [R, Hi, di], [R, Hi], [n, di] -> [R, n]."""
+    kernels = native()
+    if kernels is not None and numerics.name == "exact":
+        return kernels.index_scores(queries.contiguous(), head_weight.contiguous(), keys)
     dots = numerics.value(torch.matmul(queries, keys.t()))  # [R, Hi, n]
     weighted = numerics.value(torch.relu_(dots) * head_weight.unsqueeze(-1))
     return numerics.value(weighted.sum(1))

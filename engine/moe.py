@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.experts import ExpertWeights
-from engine.kernels import matmul
-from engine.numerics import Numerics
+from engine.kernels import matmul, native
+from engine.kernels.native_path import NativeKernels
+from engine.numerics import Numerics, sigmoid
 from engine.weights import FfnWeights
 
 
@@ -34,7 +34,9 @@ def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig) -> R
     to a row of zeros at ordinary logits nor overflows.
     Source: spec/architecture section 10.
     """
-    scores = torch.sqrt(F.softplus(matmul(x, weights.gate)))  # [T, E]
+    logits = matmul(x, weights.gate)  # [T, E]
+    # By exp and log1p: torch's own softplus computes the last values of a tensor by another routine (see `sigmoid`).
+    scores = torch.sqrt(torch.where(logits > 20, logits, torch.log1p(torch.exp(logits.clamp_max(20)))))
     order = torch.sort(scores + weights.gate_bias, dim=1, descending=True, stable=True).indices
     experts = order[:, :n_used]  # [T, k]
     gate = scores.gather(1, experts)
@@ -47,7 +49,7 @@ def gated(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """silu(min(gate, limit)) * clamp(up, -limit, limit); a limit of 0 means no clamp. Shapes equal."""
     if limit > 0:
         gate, up = gate.clamp_max(limit), up.clamp(-limit, limit)
-    return F.silu(gate) * up
+    return gate * sigmoid(gate) * up
 
 
 ExpertWaves = Callable[[Sequence[int]], Iterable[Sequence[tuple[int, ExpertWeights]]]]
@@ -59,7 +61,35 @@ def moe(
 ) -> Tensor:
     """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D]."""
     operand = numerics.operand(x)
-    parts = x.new_zeros((*routing.experts.shape, x.shape[1]))  # [T, k, D]
+    kernels = native()
+    if kernels is not None and numerics.name == "exact":
+        parts = _routed(kernels, x, routing, waves, config.swiglu_limit)
+    else:
+        parts = _routed_one_by_one(operand, routing, waves, config, numerics)
+    total = parts[:, 0]
+    for rank in range(1, parts.shape[1]):
+        total = total + parts[:, rank]
+    return numerics.value(total + shared_expert(operand, weights, config, numerics))
+
+
+def _routed(kernels: NativeKernels, x: Tensor, routing: Routing, waves: ExpertWaves, limit: float) -> Tensor:
+    """Every expert's contributions, a wave in one call: [T, k, D]."""
+    places: dict[int, list[int]] = {}
+    for place, expert in enumerate(routing.experts.flatten().tolist()):
+        places.setdefault(expert, []).append(place)
+    parts = x.new_empty((*routing.experts.shape, x.shape[1]))  # [T, k, D]
+    for wave in waves(sorted(places)):
+        matrices = [(w.w1, w.w3, w.w2) for _, w in wave]
+        uses = [places[expert] for expert, _ in wave]
+        kernels.routed_experts(x, matrices, uses, routing.weights.contiguous(), limit, parts)
+    return parts
+
+
+def _routed_one_by_one(
+    operand: Tensor, routing: Routing, waves: ExpertWaves, config: ModelConfig, numerics: Numerics
+) -> Tensor:
+    """The same by single products, with the roundings of `numerics` between them: [T, k, D]."""
+    parts = operand.new_zeros((*routing.experts.shape, operand.shape[1]))  # [T, k, D]
     for expert, w in _each(waves, sorted(set(routing.experts.flatten().tolist()))):
         rows, ranks = (routing.experts == expert).nonzero(as_tuple=True)
         inner = gated(
@@ -69,10 +99,7 @@ def moe(
         )
         inner = numerics.value(inner * routing.weights[rows, ranks].unsqueeze(1))
         parts[rows, ranks] = numerics.value(matmul(numerics.operand(inner), w.w2))
-    total = parts[:, 0]
-    for rank in range(1, parts.shape[1]):
-        total = total + parts[:, rank]
-    return numerics.value(total + shared_expert(operand, weights, config, numerics))
+    return parts
 
 
 def _each(waves: ExpertWaves, wanted: Sequence[int]) -> Iterator[tuple[int, ExpertWeights]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from engine.formats import round_bf16, round_fp4, round_fp4_e4m3, round_fp8
@@ -48,3 +49,12 @@ REFERENCE = Numerics(
 )
 
 NUMERICS: dict[NumericsName, Numerics] = {"exact": EXACT, "reference": REFERENCE}
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)). Any shape.
+
+    From `torch.exp`, which gives a value the same bits wherever it stands: torch's own sigmoid and silu compute the last
+    few values of a tensor by another routine, so a row would depend on how many rows there are.
+    """
+    return 1 / (1 + torch.exp(-x))

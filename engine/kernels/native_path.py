@@ -5,6 +5,7 @@ it trusts its caller. Every shape, dtype and stride is checked here, before a po
 """
 
 import ctypes
+from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -96,8 +97,127 @@ class NativeKernels:
             rows,
             out.data_ptr(),
         )
-        if status:
-            raise MemoryError("no memory to prepare activations in")
+        _done(status)
+        return out
+
+    def routed_experts(
+        self,
+        x: Tensor,
+        experts: Sequence[tuple[Matrix, Matrix, Matrix]],
+        uses: Sequence[Sequence[int]],
+        weights: Tensor,
+        limit: float,
+        out: Tensor,
+    ) -> None:
+        """Contributions of some experts of a layer to all rows that use them, written into `out`.
+
+        Shapes: x [T, D] float32; experts (w1 [F, D], w3 [F, D], w2 [D, F]), all fp4; uses of each expert: indices into
+        the T*k places of weights [T, k] float32; out [T, k, D] float32, only those places are written.
+        The gated unit clamps at `limit`; 0 is no clamp.
+        Raises: KernelError when a shape, dtype or stride is not what the library can read.
+        """
+        (rows, width), used = x.shape, weights.shape[1]
+        inner = experts[0][0].weight.shape[0] if experts else 0
+        for tensor, shape in ((x, (rows, width)), (weights, (rows, used)), (out, (rows, used, width))):
+            _require_floats(tensor, shape)
+        pointers: list[int] = []
+        for expert in experts:
+            for matrix, shape in zip(expert, ((inner, width), (inner, width), (width, inner)), strict=True):
+                code, n, k = check_matrix(matrix)
+                _require(code == _FP4 and (n, k) == shape, "an expert's matrix is %s, not fp4 %s", (n, k), shape)
+                assert matrix.scale is not None
+                pointers += (matrix.weight.data_ptr(), matrix.scale.data_ptr())
+        places = [place for some in uses for place in some]
+        _require(len(uses) == len(experts), "%s experts have %s lists of uses", len(experts), len(uses))
+        _require(all(0 <= place < rows * used for place in places), "a use lies outside of %s rows", rows)
+        if not places:
+            return
+        starts = [0]
+        for some in uses:
+            starts.append(starts[-1] + len(some))
+        flat = weights.view(-1)[places]
+        status = self._library.artesian_experts(
+            (ctypes.c_void_p * len(pointers))(*pointers),
+            len(experts),
+            _int64(starts),
+            _int64([place // used for place in places]),
+            _int64(places),
+            flat.data_ptr(),
+            x.data_ptr(),
+            rows,
+            width,
+            inner,
+            limit,
+            out.data_ptr(),
+        )
+        _done(status)
+
+    def attend(
+        self,
+        query: Tensor,
+        window: Tensor,
+        window_size: int,
+        latents: Tensor | None,
+        selection: Tensor | None,
+        sink: Tensor,
+    ) -> Tensor:
+        """Softmax over each row's window keys and chosen latents, with a per-head sink in the denominator only.
+
+        Shapes: query [T, H, hd]; window [P, hd] keys by position, the last T of which are the rows' own (row t sees the
+        `window_size` up to its own); latents [G, hd]; selection [T, K] int64, -1 for none; sink [H]; result [T, H, hd].
+        Raises: KernelError when a shape, dtype or stride is not what the library can read, or a choice is out of range.
+        """
+        rows, heads, width = query.shape
+        _require_floats(query, (rows, heads, width))
+        _require_floats(window, (window.shape[0], width))
+        _require_floats(sink, (heads,))
+        _require(window.shape[0] >= rows and window_size >= 1, "%s keys are fewer than rows", window.shape[0])
+        if selection is None or latents is None or selection.numel() == 0:
+            latents = selection = None
+        else:
+            _require_floats(latents, (latents.shape[0], width))
+            _require(
+                selection.dtype is torch.int64 and selection.is_contiguous() and selection.shape[0] == rows,
+                "the selection is not int64 rows",
+            )
+            _require(int(selection.max()) < latents.shape[0], "the selection names a latent there is not")
+        out = torch.empty_like(query)
+        status = self._library.artesian_attend(
+            query.data_ptr(),
+            rows,
+            heads,
+            width,
+            window.data_ptr(),
+            window.shape[0] - rows,
+            window_size,
+            None if latents is None else latents.data_ptr(),
+            None if selection is None else selection.data_ptr(),
+            0 if selection is None else selection.shape[1],
+            sink.data_ptr(),
+            width**-0.5,
+            out.data_ptr(),
+        )
+        _done(status)
+        return out
+
+    def index_scores(self, query: Tensor, weight: Tensor, keys: Tensor) -> Tensor:
+        """sum over heads of weight[h] * max(0, query[h] . key).
+
+        Shapes: query [T, Hi, di]; weight [T, Hi]; keys [n, di]; result [T, n]; all float32.
+        Raises: KernelError when a shape, dtype or stride is not what the library can read.
+        """
+        rows, heads, width = query.shape
+        _require_floats(query, (rows, heads, width))
+        _require_floats(weight, (rows, heads))
+        _require_floats(keys, (keys.shape[0], width))
+        out = torch.empty((rows, keys.shape[0]), dtype=torch.float32)
+        if out.numel():
+            _done(
+                self._library.artesian_index_scores(
+                    query.data_ptr(), weight.data_ptr(), rows, heads, width, keys.data_ptr(), keys.shape[0],
+                    out.data_ptr(),
+                )
+            )  # fmt: skip
         return out
 
 
@@ -136,6 +256,22 @@ def check_matrix(matrix: Matrix) -> tuple[int, int, int]:
     return code, n, k
 
 
+def _require_floats(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype is not torch.float32 or not tensor.is_contiguous():
+        raise KernelError(f"native kernels: {tensor.dtype} {list(tensor.shape)} is not contiguous float32 {list(shape)}")
+    if tensor.device.type != "cpu":
+        raise KernelError(f"native kernels: a tensor lies on {tensor.device}")
+
+
+def _done(status: int) -> None:
+    if status:
+        raise MemoryError("the native kernels got no memory to work in")
+
+
+def _int64(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
 def _require(holds: bool, message: str, *values: object) -> None:
     if not holds:
         raise KernelError("native kernels: " + message % values)
@@ -150,3 +286,10 @@ def _declare(library: ctypes.CDLL) -> None:
     library.artesian_matmul.argtypes = [
         ctypes.c_int, pointer, pointer, size, size, size, pointer, size, size, pointer,
     ]  # fmt: skip
+    library.artesian_experts.argtypes = [
+        pointer, size, pointer, pointer, pointer, pointer, pointer, size, size, size, ctypes.c_float, pointer,
+    ]  # fmt: skip
+    library.artesian_attend.argtypes = [
+        pointer, size, size, size, pointer, size, size, pointer, pointer, size, pointer, ctypes.c_float, pointer,
+    ]  # fmt: skip
+    library.artesian_index_scores.argtypes = [pointer, pointer, size, size, size, pointer, size, pointer]

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <new>
 
+#include "attention.h"
+#include "experts.h"
 #include "matmul.h"
 #include "pool.h"
 
@@ -24,6 +26,16 @@ const Kernels* by_name(const char* name) {
 }
 
 constexpr int kDone = 0, kNoMemory = 1;
+
+template <class Work>
+int status_of(Work work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
+  }
+  return kDone;
+}
 
 }  // namespace
 
@@ -45,12 +57,33 @@ ARTESIAN_API int artesian_matmul(int format, const void* weight, const void* sca
                                  const float* x, int64_t x_stride, int64_t rows, float* y) {
   const Matrix matrix{static_cast<Format>(format), static_cast<const uint8_t*>(weight),
                       static_cast<const uint8_t*>(scale), n, k};
-  try {
-    matmul(*chosen.load(), matrix, groups, x, x_stride, rows, y, n);
-  } catch (const std::bad_alloc&) {
-    return kNoMemory;
-  }
-  return kDone;
+  return status_of([&] { matmul(*chosen.load(), matrix, groups, x, x_stride, rows, y, n); });
+}
+
+// Fields of RoutedExperts; `experts` holds w1, s1, w3, s3, w2, s2 of each.
+ARTESIAN_API int artesian_experts(const void* const* experts, int64_t n_experts, const int64_t* starts,
+                                  const int64_t* rows, const int64_t* targets, const float* weights, const float* x,
+                                  int64_t n_rows, int64_t width, int64_t inner, float limit, float* out) {
+  static_assert(sizeof(ExpertBytes) == 6 * sizeof(void*), "six pointers and nothing else");
+  const RoutedExperts call{reinterpret_cast<const ExpertBytes*>(experts), n_experts, starts, rows, targets,
+                           weights, x, n_rows, width, inner, limit, out};
+  return status_of([&] { routed_experts(*chosen.load(), call); });
+}
+
+// Fields of Attention.
+ARTESIAN_API int artesian_attend(const float* query, int64_t rows, int64_t heads, int64_t width, const float* window,
+                                 int64_t newest, int64_t window_size, const float* latents, const int64_t* selection,
+                                 int64_t n_selected, const float* sink, float scale, float* out) {
+  const Attention call{query,   rows,      heads,      width, window, newest, window_size,
+                       latents, selection, n_selected, sink,  scale,  out};
+  return status_of([&] { attend(*chosen.load(), call); });
+}
+
+// Fields of IndexScores.
+ARTESIAN_API int artesian_index_scores(const float* query, const float* weight, int64_t rows, int64_t heads,
+                                       int64_t width, const float* keys, int64_t n_keys, float* out) {
+  const IndexScores call{query, weight, rows, heads, width, keys, n_keys, out};
+  return status_of([&] { index_scores(*chosen.load(), call); });
 }
 
 // The benchmark's floors, on as many threads as a product may use: reads n floats once; makes multiply-adds, and gives

@@ -40,9 +40,10 @@ struct Kernels {
   void (*multiply)(const Matrix& matrix, int64_t first, int64_t last, const float* prepared, int64_t rows, float* y,
                    int64_t y_stride);
 
-  // Sum of a[i] * b[i]; and out[i] += w * a[i]. Plain vectors of n floats.
-  float (*dot)(const float* a, const float* b, int64_t n);
-  void (*add_scaled)(const float* a, float w, int64_t n, float* out);
+  // out[h] = (q + h * stride) . key, for h < count.
+  void (*dots)(const float* q, int64_t stride, int64_t count, const float* key, int64_t n, float* out);
+  // out[i] = sum over j < count of weights[j] * rows[j][i], in the order of j.
+  void (*weighted_sum)(const float* const* rows, const float* weights, int64_t count, int64_t n, float* out);
 
   // For the benchmark: reads n floats in one stream and adds them; makes 10 * lanes * steps multiply-adds in registers.
   float (*read_floats)(const float* data, int64_t n);

@@ -105,9 +105,9 @@ void set_threads(int n) { wanted_threads.store(n < 1 ? 1 : n); }
 
 int threads() { return wanted_threads.load(); }
 
-void run_tasks(int64_t n_tasks, Task task, void* context) {
+void run_tasks(int64_t n_tasks, Task task, void* context, bool worth) {
   const int n_threads = threads();
-  if (n_tasks > 1 && n_threads > 1) {
+  if (worth && n_tasks > 1 && n_threads > 1) {
     Pool& shared = pool();
     std::unique_lock<std::mutex> alone(shared.busy, std::try_to_lock);
     if (alone.owns_lock()) {

@@ -14,6 +14,7 @@ int threads();
 // Runs task 0 .. n_tasks-1, each once, on the caller and the workers; returns when all are done. Tasks of two calls at
 // once do not mix: the second call runs on its caller alone. A task may throw std::bad_alloc, which is then thrown here
 // when the others are done.
-void run_tasks(int64_t n_tasks, Task task, void* context);
+// `worth` says whether there is enough to do to wake a thread for it, which takes some 10 microseconds.
+void run_tasks(int64_t n_tasks, Task task, void* context, bool worth = true);
 
 }  // namespace artesian
