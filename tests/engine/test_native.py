@@ -235,3 +235,93 @@ def test_the_variable_picks_the_path_and_says_why_not() -> None:
     assert "ARTESIAN_KERNELS is 'fast'" in run("fast").stderr
     missing = next(name for name in INSTRUCTION_SETS if not runs_here(name))
     assert f"has no {missing}" in run(missing).stderr
+
+
+def experts_of(n: int, width: int, inner: int) -> list[tuple[Matrix, Matrix, Matrix]]:
+    return [
+        (make("fp4", inner, width, 3 * i)[0], make("fp4", inner, width, 3 * i + 1)[0], make("fp4", width, inner, i)[0])
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize("limit", [0.0, 2.0])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_routed_experts_are_their_products(native: NativeKernels, rows: int, limit: float) -> None:
+    width, inner, used = 160, 96, 3
+    experts = experts_of(4, width, inner)
+    x = torch.randn(rows, width, generator=seeded(1))
+    weights = torch.rand(rows, used, generator=seeded(2))
+    chosen = torch.stack([torch.randperm(4, generator=seeded(i))[:used] for i in range(rows)])
+    uses = [(chosen.flatten() == e).nonzero().flatten().tolist() for e in range(4)]
+    out = torch.full((rows, used, width), torch.nan)
+    native.routed_experts(x, experts, uses, weights, limit, out)
+    for place, e in enumerate(chosen.flatten().tolist()):
+        row, rank = divmod(place, used)
+        w1, w3, w2 = (expand_fp4(m.weight, m.scale).double() for m in experts[e] if m.scale is not None)
+        gate, up = w1 @ x[row].double(), w3 @ x[row].double()
+        if limit:
+            gate, up = gate.clamp_max(limit), up.clamp(-limit, limit)
+        hidden = torch.nn.functional.silu(gate) * up * weights[row, rank].double()
+        assert ((out[row, rank] - w2 @ hidden).abs() <= LIMIT * (w2.abs() @ hidden.abs()).max() * 4).all()
+    native.set_threads(2)
+    for row in range(rows):
+        alone = torch.full((1, used, width), torch.nan)
+        of_row = [[p - row * used for p in some if p // used == row] for some in uses]
+        native.routed_experts(x[row : row + 1], experts, of_row, weights[row : row + 1], limit, alone)
+        assert torch.equal(alone[0], out[row])
+
+
+def test_routed_experts_refuse_what_does_not_fit(native: NativeKernels) -> None:
+    experts, x, weights, out = experts_of(1, 64, 32), torch.zeros(2, 64), torch.zeros(2, 3), torch.zeros(2, 3, 64)
+    with pytest.raises(KernelError, match="a use lies outside"):
+        native.routed_experts(x, experts, [[6]], weights, 0.0, out)
+    with pytest.raises(KernelError, match="lists of uses"):
+        native.routed_experts(x, experts, [], weights, 0.0, out)
+    with pytest.raises(KernelError, match="an expert's matrix"):
+        native.routed_experts(x, [(experts[0][2], *experts[0][1:])], [[0]], weights, 0.0, out)
+    with pytest.raises(KernelError, match="not contiguous float32"):
+        native.routed_experts(x, experts, [[0]], weights, 0.0, out.transpose(0, 1))
+
+
+@pytest.mark.parametrize(("heads", "width"), [(4, 64), (3, 40), (17, 24)])
+@pytest.mark.parametrize("before", [0, 2, 20])
+def test_attention_is_a_softmax_over_own_keys(native: NativeKernels, heads: int, width: int, before: int) -> None:
+    rows, size, generator = 6, 8, seeded(heads)
+    query = torch.randn(rows, heads, width, generator=generator)
+    window = torch.randn(before + rows, width, generator=generator)
+    latents = torch.randn(11, width, generator=generator)
+    selection = torch.tensor([[0, 5, -1], [-1, -1, -1], [1, 2, 3], [10, -1, -1], [0, 9, 10], [4, -1, -1]])
+    sink = torch.randn(heads, generator=generator)
+    got = native.attend(query, window, size, latents, selection, sink)
+    for t in range(rows):
+        newest = before + t
+        chosen = selection[t][selection[t] >= 0]
+        keys = torch.cat((window[max(0, newest - size + 1) : newest + 1], latents[chosen]))
+        scores = query[t].double() @ keys.double().t() * width**-0.5
+        weight = torch.softmax(torch.cat((scores, sink.double().unsqueeze(1)), 1), 1)[:, :-1]
+        torch.testing.assert_close(got[t].double(), weight @ keys.double(), rtol=0, atol=2e-6)
+    alone = native.attend(query[-1:], window, size, latents, selection[-1:], sink)
+    assert torch.equal(alone[0], got[-1])
+    none = native.attend(query, window, size, None, None, sink)
+    assert torch.equal(none[1], got[1])
+
+
+def test_attention_refuses_a_latent_there_is_not(native: NativeKernels) -> None:
+    query, keys = torch.zeros(1, 2, 8), torch.zeros(3, 8)
+    with pytest.raises(KernelError, match="names a latent"):
+        native.attend(query, keys, 4, keys, torch.tensor([[0, 3]]), torch.zeros(2))
+    with pytest.raises(KernelError, match="fewer than rows"):
+        native.attend(torch.zeros(4, 2, 8), keys, 4, None, None, torch.zeros(2))
+
+
+@pytest.mark.parametrize(("heads", "width", "n"), [(8, 32, 5), (3, 20, 700), (64, 128, 513)])
+def test_index_scores(native: NativeKernels, heads: int, width: int, n: int) -> None:
+    query = torch.randn(3, heads, width, generator=seeded(1))
+    weight = torch.randn(3, heads, generator=seeded(2))
+    keys = torch.randn(n, width, generator=seeded(3))
+    got = native.index_scores(query, weight, keys)
+    want = (torch.relu(query.double() @ keys.double().t()) * weight.double().unsqueeze(-1)).sum(1)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * heads * width**0.5)
+    native.set_threads(2)
+    assert torch.equal(native.index_scores(query[1:2], weight[1:2], keys)[0], got[1])
+    assert torch.equal(native.index_scores(query, weight, keys[: n // 2]), got[:, : n // 2])
