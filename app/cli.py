@@ -58,6 +58,12 @@ BENCHES: dict[str, tuple[str, str]] = {
         "each beside a plain sequential read; every drive alone, and all together. Ctrl+C ends it with the rounds that "
         "are complete.",
     ),
+    "kernels": (
+        "[OPTIONS]",
+        "Measure how fast the kernels consume stored weights.\n\n"
+        "Weights of released shapes, cold, by rows of activations, on the native and the torch path, against what "
+        "memory and the processor gave in the same rounds. Ctrl+C ends it with the rounds that are complete.",
+    ),
     "slice": (
         "[OPTIONS] OUT",
         "Make a synthetic checkpoint of released widths.\n\n"

@@ -220,6 +220,15 @@ class NativeKernels:
             )  # fmt: skip
         return out
 
+    def read(self, data: Tensor) -> None:
+        """Read a float32 tensor once, in one stream a task: what memory gives. Any shape, contiguous."""
+        _require_floats(data, tuple(data.shape))
+        self._library.artesian_read(data.data_ptr(), data.numel())
+
+    def multiply_adds(self, steps: int) -> int:
+        """Make float32 multiply-adds in registers on every thread, and say how many: what the processor gives."""
+        return int(self._library.artesian_multiply_adds(steps))
+
 
 def library_file() -> Path | None:
     """The library that was built with the package, if it was."""
@@ -286,6 +295,10 @@ def _declare(library: ctypes.CDLL) -> None:
     library.artesian_matmul.argtypes = [
         ctypes.c_int, pointer, pointer, size, size, size, pointer, size, size, pointer,
     ]  # fmt: skip
+    library.artesian_read.argtypes = [pointer, size]
+    library.artesian_read.restype = None
+    library.artesian_multiply_adds.argtypes = [size]
+    library.artesian_multiply_adds.restype = size
     library.artesian_experts.argtypes = [
         pointer, size, pointer, pointer, pointer, pointer, pointer, size, size, size, ctypes.c_float, pointer,
     ]  # fmt: skip
