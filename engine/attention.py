@@ -110,7 +110,7 @@ def _compress(
 
 
 def _softmax(gates: Tensor) -> Tensor:
-    """Softmax over the middle axis of [G, r, hd], step by step: torch's own gives other bits to other numbers of rows."""
+    """Softmax over the middle axis of [G, r, hd], step by step: bits of torch's own depend on the number of rows."""
     weight = torch.exp(gates - gates.amax(1, keepdim=True))
     return weight / weight.sum(1, keepdim=True)
 

@@ -54,7 +54,7 @@ NUMERICS: dict[NumericsName, Numerics] = {"exact": EXACT, "reference": REFERENCE
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)). Any shape.
 
-    From `torch.exp`, which gives a value the same bits wherever it stands: torch's own sigmoid and silu compute the last
-    few values of a tensor by another routine, so a row would depend on how many rows there are.
+    From `torch.exp`, which gives a value the same bits wherever it stands: torch's own sigmoid and silu compute the
+    last few values of a tensor by another routine, so a row would depend on how many rows there are.
     """
     return 1 / (1 + torch.exp(-x))

@@ -40,9 +40,14 @@ def native() -> NativeKernels | None:
 
 
 def path() -> str:
-    """The path in use, for `artesian doctor` and the record of a reply: "torch" or, for example, "native avx2"."""
+    """The path in use, for `artesian doctor`: "native avx2" for example, or "torch" and why.
+
+    Raises: KernelError as `native` does.
+    """
     kernels = native()
-    return "torch" if kernels is None else f"native {kernels.instruction_set}"
+    if kernels is not None:
+        return f"native {kernels.instruction_set}"
+    return f"torch ({'the native kernels were not built' if library_file() is None else f'{VARIABLE} asks for it'})"
 
 
 def set_threads(n: int) -> None:

@@ -111,8 +111,8 @@ class NativeKernels:
     ) -> None:
         """Contributions of some experts of a layer to all rows that use them, written into `out`.
 
-        Shapes: x [T, D] float32; experts (w1 [F, D], w3 [F, D], w2 [D, F]), all fp4; uses of each expert: indices into
-        the T*k places of weights [T, k] float32; out [T, k, D] float32, only those places are written.
+        Shapes: x [T, D] float32; experts (w1 [F, D], w3 [F, D], w2 [D, F]), all of one format; uses of each expert:
+        indices into the T*k places of weights [T, k] float32; out [T, k, D] float32, only those places are written.
         The gated unit clamps at `limit`; 0 is no clamp.
         Raises: KernelError when a shape, dtype or stride is not what the library can read.
         """
@@ -120,23 +120,26 @@ class NativeKernels:
         inner = experts[0][0].weight.shape[0] if experts else 0
         for tensor, shape in ((x, (rows, width)), (weights, (rows, used)), (out, (rows, used, width))):
             _require_floats(tensor, shape)
+        formats: set[int] = set()
         pointers: list[int] = []
         for expert in experts:
             for matrix, shape in zip(expert, ((inner, width), (inner, width), (width, inner)), strict=True):
                 code, n, k = check_matrix(matrix)
-                _require(code == _FP4 and (n, k) == shape, "an expert's matrix is %s, not fp4 %s", (n, k), shape)
-                assert matrix.scale is not None
-                pointers += (matrix.weight.data_ptr(), matrix.scale.data_ptr())
+                _require((n, k) == shape, "an expert's matrix is %s, not %s", (n, k), shape)
+                formats.add(code)
+                pointers += (matrix.weight.data_ptr(), 0 if matrix.scale is None else matrix.scale.data_ptr())
         places = [place for some in uses for place in some]
         _require(len(uses) == len(experts), "%s experts have %s lists of uses", len(experts), len(uses))
         _require(all(0 <= place < rows * used for place in places), "a use lies outside of %s rows", rows)
         if not places:
             return
+        _require(len(formats) == 1, "the experts are of %s formats", len(formats))
         starts = [0]
         for some in uses:
             starts.append(starts[-1] + len(some))
         flat = weights.view(-1)[places]
         status = self._library.artesian_experts(
+            formats.pop(),
             (ctypes.c_void_p * len(pointers))(*pointers),
             len(experts),
             _int64(starts),
@@ -267,7 +270,9 @@ def check_matrix(matrix: Matrix) -> tuple[int, int, int]:
 
 def _require_floats(tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape or tensor.dtype is not torch.float32 or not tensor.is_contiguous():
-        raise KernelError(f"native kernels: {tensor.dtype} {list(tensor.shape)} is not contiguous float32 {list(shape)}")
+        raise KernelError(
+            f"native kernels: {tensor.dtype} {list(tensor.shape)} is not contiguous float32 {list(shape)}"
+        )
     if tensor.device.type != "cpu":
         raise KernelError(f"native kernels: a tensor lies on {tensor.device}")
 
@@ -300,7 +305,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.artesian_multiply_adds.argtypes = [size]
     library.artesian_multiply_adds.restype = size
     library.artesian_experts.argtypes = [
-        pointer, size, pointer, pointer, pointer, pointer, pointer, size, size, size, ctypes.c_float, pointer,
+        ctypes.c_int, pointer, size, pointer, pointer, pointer, pointer, pointer, size, size, size, ctypes.c_float,
+        pointer,
     ]  # fmt: skip
     library.artesian_attend.argtypes = [
         pointer, size, size, size, pointer, size, size, pointer, pointer, size, pointer, ctypes.c_float, pointer,

@@ -1,6 +1,7 @@
 """A row's result is the same to the last bit in any company: rows, chunks, threads. Native path only."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         folder = make(tmp_path_factory.mktemp(request.param), case.geometry, seed=case.seed, tweak=case.tweak)
     config = load_config(folder).config
     with Checkpoint.open(folder) as checkpoint:
-        opened = Model.open(
-            checkpoint, config, streams=StreamSettings(slots_per_layer=config.n_routed_experts)
-        )
+        opened = Model.open(checkpoint, config, streams=StreamSettings(slots_per_layer=config.n_routed_experts))
         threads = torch.get_num_threads()
         yield opened
         kernels.set_threads(threads)
@@ -53,7 +52,7 @@ def run(model: Model, rows: int, rule: Rule, *, prefilled: int = 0) -> tuple[Ten
     """Every token `rows` at a time, the first `prefilled` in one go; logits of all [T, V], and the state."""
     ids, state, logits = tokens(model), model.new_state(), []
     cuts = ([0, prefilled] if prefilled else [0]) + list(range(prefilled + rows, N_TOKENS, rows)) + [N_TOKENS]
-    for first, last in zip(cuts, cuts[1:], strict=False):
+    for first, last in pairwise(cuts):
         part = ids[first:last]
         result = model.forward(state, part, "prefill" if last <= prefilled else rule, n_logits=len(part))
         state.commit(result.step)

@@ -229,7 +229,7 @@ def test_the_variable_picks_the_path_and_says_why_not() -> None:
             capture_output=True, text=True,
         )  # fmt: skip
 
-    assert run("torch").stdout.strip() == "torch"
+    assert run("torch").stdout.strip() == "torch (ARTESIAN_KERNELS asks for it)"
     assert run("portable").stdout.strip() == "native portable"
     assert run("").stdout.startswith("native ")
     assert "ARTESIAN_KERNELS is 'fast'" in run("fast").stderr

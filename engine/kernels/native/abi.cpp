@@ -61,11 +61,11 @@ ARTESIAN_API int artesian_matmul(int format, const void* weight, const void* sca
 }
 
 // Fields of RoutedExperts; `experts` holds w1, s1, w3, s3, w2, s2 of each.
-ARTESIAN_API int artesian_experts(const void* const* experts, int64_t n_experts, const int64_t* starts,
+ARTESIAN_API int artesian_experts(int format, const void* const* experts, int64_t n_experts, const int64_t* starts,
                                   const int64_t* rows, const int64_t* targets, const float* weights, const float* x,
                                   int64_t n_rows, int64_t width, int64_t inner, float limit, float* out) {
   static_assert(sizeof(ExpertBytes) == 6 * sizeof(void*), "six pointers and nothing else");
-  const RoutedExperts call{reinterpret_cast<const ExpertBytes*>(experts), n_experts, starts, rows, targets,
+  const RoutedExperts call{static_cast<Format>(format), reinterpret_cast<const ExpertBytes*>(experts), n_experts, starts, rows, targets,
                            weights, x, n_rows, width, inner, limit, out};
   return status_of([&] { routed_experts(*chosen.load(), call); });
 }

@@ -24,7 +24,7 @@ struct Call {
 
 void prepare_use(void* context, int64_t use) {
   const Call& c = *static_cast<const Call*>(context);
-  c.kernels.prepare(Format::kFp4, c.r.x + c.r.rows[use] * c.r.width, c.r.width, 1, c.r.width,
+  c.kernels.prepare(c.r.format, c.r.x + c.r.rows[use] * c.r.width, c.r.width, 1, c.r.width,
                     c.prepared + use * c.x_stride);
 }
 
@@ -39,8 +39,8 @@ void up_and_gate(void* context, int64_t task) {
   const float* x = c.prepared + start * c.x_stride;
   float* gate = c.gate + start * r.inner + first;
   float* up = c.up + start * r.inner + first;
-  c.kernels.multiply({Format::kFp4, bytes.w1, bytes.s1, r.inner, r.width}, first, last, x, n, gate, r.inner);
-  c.kernels.multiply({Format::kFp4, bytes.w3, bytes.s3, r.inner, r.width}, first, last, x, n, up, r.inner);
+  c.kernels.multiply({r.format, bytes.w1, bytes.s1, r.inner, r.width}, first, last, x, n, gate, r.inner);
+  c.kernels.multiply({r.format, bytes.w3, bytes.s3, r.inner, r.width}, first, last, x, n, up, r.inner);
   for (int64_t use = 0; use < n; ++use, gate += r.inner, up += r.inner) {
     const float weight = r.weights[start + use];
     for (int64_t i = 0; i < last - first; ++i) {
@@ -56,7 +56,7 @@ void up_and_gate(void* context, int64_t task) {
 
 void prepare_inner(void* context, int64_t use) {
   const Call& c = *static_cast<const Call*>(context);
-  c.kernels.prepare(Format::kFp4, c.gate + use * c.r.inner, c.r.inner, 1, c.r.inner,
+  c.kernels.prepare(c.r.format, c.gate + use * c.r.inner, c.r.inner, 1, c.r.inner,
                     c.prepared_inner + use * c.inner_stride);
 }
 
@@ -68,7 +68,7 @@ void down(void* context, int64_t task) {
   const int64_t start = r.starts[expert], n = r.starts[expert + 1] - start;
   if (n == 0 || first >= last) return;
   const ExpertBytes& bytes = r.experts[expert];
-  c.kernels.multiply({Format::kFp4, bytes.w2, bytes.s2, r.width, r.inner}, first, last,
+  c.kernels.multiply({r.format, bytes.w2, bytes.s2, r.width, r.inner}, first, last,
                      c.prepared_inner + start * c.inner_stride, n, c.result + start * r.width + first, r.width);
   for (int64_t use = start; use < start + n; ++use) {
     std::memcpy(r.out + r.targets[use] * r.width + first, c.result + use * r.width + first,
@@ -94,8 +94,8 @@ void routed_experts(const Kernels& kernels, const RoutedExperts& r) {
   call.up = call.gate + uses * r.inner;
   call.result = call.up + uses * r.inner;
   // All experts are handed out together, so few rows of each already keep every thread busy.
-  call.up_rows = rows_per_task(Format::kFp4, r.inner, r.width, 2 * per_expert);
-  call.down_rows = rows_per_task(Format::kFp4, r.width, r.inner, per_expert);
+  call.up_rows = rows_per_task(r.format, r.inner, r.width, 2 * per_expert);
+  call.down_rows = rows_per_task(r.format, r.width, r.inner, per_expert);
   call.up_tasks = (r.inner + call.up_rows - 1) / call.up_rows;
   call.down_tasks = (r.width + call.down_rows - 1) / call.down_rows;
   const bool worth = uses * r.inner * r.width >= kWorthWaking;

@@ -5,12 +5,13 @@
 namespace artesian {
 
 struct ExpertBytes {
-  const uint8_t *w1, *s1;  // [inner, width] fp4, the gate
-  const uint8_t *w3, *s3;  // [inner, width] fp4, the other branch
-  const uint8_t *w2, *s2;  // [width, inner] fp4
+  const uint8_t *w1, *s1;  // [inner, width] the gate
+  const uint8_t *w3, *s3;  // [inner, width] the other branch
+  const uint8_t *w2, *s2;  // [width, inner]
 };
 
 struct RoutedExperts {
+  Format format;  // of all their matrices
   const ExpertBytes* experts;
   int64_t n_experts;
   const int64_t* starts;   // [n_experts + 1]: uses starts[e] .. starts[e + 1] - 1 are of expert e
