@@ -12,6 +12,7 @@ NATIVE = Path("engine/kernels/native")
 COMPILE = [
     "-std=c++17",
     "-O3",
+    "-g0",  # Python's own flags ask for debugging information, ten times the size of the code
     "-pthread",
     "-fvisibility=hidden",
     # A product and a sum are fused where the source says so and nowhere else: rows must not depend on their company.
