@@ -1,4 +1,4 @@
-"""What tells one checkpoint from another without reading payload: for files kept beside it, such as its usage profile."""
+"""What tells one checkpoint from another, from headers and configs alone: for files kept beside it, like its profile."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """Drives of known rates behind real files: what they weigh, and how the reads are shared after it."""
 
 import errno
+import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from storage.replica_files import ReplicaFiles
 from storage.syscalls import SYSTEM, Syscalls
 from storage.weighing import have_choice, weigh_drives
 from tests.fakes import FlakyDrive, SlowDrive
-from tests.storage.shards import write_checkpoint
+from tests.storage.shards import entry, raw_header, write_checkpoint
 
 _SHARD, _OTHER = "a.safetensors", "b.safetensors"
 _ITEM_BYTES = 1 << 16
@@ -34,12 +35,12 @@ def _by_folder(path: Path) -> DriveFacts:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A shard of 400 items of 64 KiB, and a small one."""
-    shards: Mapping[str, Mapping[str, tuple[str, Sequence[int]]]] = {
-        _SHARD: {"t": ("U8", [_N_ITEMS, _ITEM_BYTES])},
-        _OTHER: {"u": ("U8", [10])},
-    }
-    write_checkpoint(tmp_path / "model", shards)
-    return tmp_path / "model"
+    folder = tmp_path / "model"
+    write_checkpoint(folder, {_OTHER: {"u": ("U8", [10])}}, index=False)
+    n_bytes = _N_ITEMS * _ITEM_BYTES
+    header = raw_header({"t": entry("U8", [_N_ITEMS, _ITEM_BYTES], 0, n_bytes)})
+    (folder / _SHARD).write_bytes(header + random.Random(0).randbytes(n_bytes))
+    return folder
 
 
 def _mirror(model: Path, name: str, shards: Sequence[str] = (_SHARD, _OTHER)) -> Path:
