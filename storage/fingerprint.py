@@ -1,4 +1,4 @@
-"""What tells one checkpoint from another, from headers and configs alone: for files kept beside it, like its profile."""
+"""What tells one checkpoint from another, by headers and configs alone: for files kept beside it, like its profile."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
