@@ -28,16 +28,17 @@ class Matrix:
     """uint8 e8m0: [ceil(N/32), ceil(K/32)] for fp8, [N, K/32] for fp4, None for plain."""
 
 
-def matmul(x: Tensor, matrix: Matrix) -> Tensor:
+def matmul(x: Tensor, matrix: Matrix, *, in_blocks: bool = False) -> Tensor:
     """x W^T in float32.
 
-    Shapes: x [T, K] float32; result [T, N] float32.
+    Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds the products of an fp8 or fp4 matrix 32
+    columns at a time, in order, as the released kernels do; it costs up to twice the time.
     """
     if matrix.scale is None:
         return matmul_plain(x, matrix.weight)
     if matrix.kind == "fp8":
-        return matmul_fp8(x, matrix.weight, matrix.scale)
-    return matmul_fp4(x, matrix.weight, matrix.scale)
+        return matmul_fp8(x, matrix.weight, matrix.scale, in_blocks=in_blocks)
+    return matmul_fp4(x, matrix.weight, matrix.scale, in_blocks=in_blocks)
 
 
 def grouped_matmul(x: Tensor, matrix: Matrix, groups: int) -> Tensor:
