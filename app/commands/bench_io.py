@@ -213,10 +213,9 @@ def _share(ratio: float | None) -> str:
 
 def _rows_verdict(result: Mapping[str, Any]) -> str:
     token_s = RANDOM_BATCH * RANDOM_BYTES / result["rate_bytes_s"]
-    return (
-        f"engram rows of a token, {RANDOM_BATCH} reads: {1000 * token_s:.1f} ms cold, "
-        f"{1 / result['of_random']:.2f} times as long as {RANDOM_BATCH} reads of {format_bytes(RANDOM_BYTES)} at depth {RANDOM_JUDGE_DEPTH}"
-    )
+    judge = f"{RANDOM_BATCH} reads of {format_bytes(RANDOM_BYTES)} at depth {RANDOM_JUDGE_DEPTH}"
+    times = 1 / result["of_random"]
+    return f"engram rows of a token, {RANDOM_BATCH} reads: {1000 * token_s:.1f} ms cold, {times:.2f} times {judge}"
 
 
 def _verdict(result: Mapping[str, Any]) -> str:
