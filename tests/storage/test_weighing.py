@@ -78,9 +78,10 @@ def test_a_drive_ten_times_slower_gets_a_tenth(model: Path) -> None:
     mirror = _mirror(model, "mirror")
     with Checkpoint.open(model, mirrors=[mirror], find_drive=_by_folder) as checkpoint:
         assert have_choice(checkpoint.replicas, checkpoint.headers)
-        slow = {"model": SlowDrive(20e6), "mirror": SlowDrive(2e6)}
+        # So slow that the reads in flight last a quarter of a second: a busy machine does not keep a drive waiting.
+        slow = {"model": SlowDrive(2e6), "mirror": SlowDrive(0.2e6)}
         with _files(checkpoint, slow) as files:
-            rates = {r.drive: r.rate_bytes_s for r in weigh_drives(files, _items(checkpoint), limit_s=0.5, seed=0)}
+            rates = {r.drive: r.rate_bytes_s for r in weigh_drives(files, _items(checkpoint), limit_s=0.6, seed=0)}
         assert rates["model"] / rates["mirror"] == pytest.approx(10, rel=0.25)
         weights = {reads.drive: reads.weight for reads in checkpoint.replicas.reads()}
         assert weights == rates
