@@ -78,10 +78,10 @@ def test_a_drive_ten_times_slower_gets_a_tenth(model: Path) -> None:
     mirror = _mirror(model, "mirror")
     with Checkpoint.open(model, mirrors=[mirror], find_drive=_by_folder) as checkpoint:
         assert have_choice(checkpoint.replicas, checkpoint.headers)
-        # So slow that the reads in flight last a quarter of a second: a busy machine does not keep a drive waiting.
-        slow = {"model": SlowDrive(2e6), "mirror": SlowDrive(0.2e6)}
+        # So slow that a batch takes a quarter of a second: what a busy machine adds to it is little.
+        slow = {"model": SlowDrive(4e6), "mirror": SlowDrive(0.4e6)}
         with _files(checkpoint, slow) as files:
-            rates = {r.drive: r.rate_bytes_s for r in weigh_drives(files, _items(checkpoint), limit_s=0.6, seed=0)}
+            rates = {r.drive: r.rate_bytes_s for r in weigh_drives(files, _items(checkpoint), limit_s=0.4, seed=0)}
         assert rates["model"] / rates["mirror"] == pytest.approx(10, rel=0.25)
         weights = {reads.drive: reads.weight for reads in checkpoint.replicas.reads()}
         assert weights == rates
@@ -103,8 +103,8 @@ def test_a_measurement_takes_the_time_it_is_given_or_less(model: Path) -> None:
         _files(checkpoint, {}) as files,
     ):
         weigh_drives(files, _items(checkpoint), limit_s=0.2, clock=clock)
-        # Two drives, each asking the clock once at the start and after every read, 10 ms a time.
-        assert len(began) <= 2 * 22
+        # Two drives on one clock, each asking it at the start and after every batch, 10 ms a time.
+        assert 20 <= len(began) <= 24
         whole = weigh_drives(files, _items(checkpoint)[:3], limit_s=60)
     assert [rate.error for rate in whole] == [None, None] and min(rate.rate_bytes_s for rate in whole) > 0
 
