@@ -2,13 +2,13 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, TextIO
 
 from app.backends.base import TurnRequest
 from app.report import envelope, format_bytes, format_per_second, format_seconds
-from app.sanitize import Stream
-from engine.events import Event, TextDelta, ThinkingDelta, TokenDrawn, TurnDone, as_json
+from app.sanitize import Stream, one_line
+from engine.events import DriveFigures, Event, TextDelta, ThinkingDelta, TokenDrawn, TurnDone, as_json
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -145,7 +145,7 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
     read_tokens = stats.prompt_tokens - stats.reused_tokens
     parts.append(_with_rate(f"read {read_tokens:,}", read_tokens, stats.prefill_s))
     waited = stats.wait_s / max(stats.prefill_s + stats.decode_s, 1e-9)
-    parts.append(f"drives {format_bytes(stats.read_bytes)}, wait {waited:.0%}")
+    parts.append(f"drives {format_bytes(stats.read_bytes)}{_by_drive(stats.drives)}, wait {waited:.0%}")
     n_experts = stats.expert_hits + stats.expert_misses
     if n_experts:
         parts.append(f"experts {stats.expert_hits / n_experts:.0%} from memory")
@@ -154,6 +154,17 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
     line = "artesian: " + " | ".join(parts)
     why = _why(done, request)
     return f"{line}\n  {why}" if why else line
+
+
+def _by_drive(drives: Sequence[DriveFigures]) -> str:
+    """What each gave and how fast, when there are several."""
+    if len(drives) < 2:
+        return ""
+    each = (
+        f"{one_line(drive.drive)} {format_bytes(drive.payload_bytes)} at {format_bytes(drive.rate_bytes_s)}/s"
+        for drive in drives
+    )
+    return f" ({', '.join(each)})"
 
 
 def _with_rate(what: str, count: int, seconds: float) -> str:

@@ -8,6 +8,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -122,10 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code; whatever fails is shown here, once."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     logs.start(log_file())
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that is not UTF-8 gets \u escapes instead of a UnicodeEncodeError in the middle of an answer.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     try:
         code = make_app().meta(_free_dash(words), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -136,6 +135,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         return _failed(error, debug="--debug" in words)
     return int(code) if isinstance(code, ExitCode) else int(ExitCode.DONE)
+
+
+def _prepare_streams() -> None:
+    """Give output a place to go, whatever the caller did to it."""
+    for name in ("stdout", "stderr"):
+        # A stream closed with `>&-` is None, and print() would send what is meant for stderr to stdout.
+        stream = getattr(sys, name) or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
+        setattr(sys, name, stream)
+        # A terminal that is not UTF-8 gets \u escapes instead of a UnicodeEncodeError in the middle of an answer.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _free_dash(words: Sequence[str]) -> list[str]:
@@ -175,6 +185,9 @@ def _failed(error: BaseException, *, debug: bool) -> int:
     hint = getattr(error, "hint", None)
     if hint is not None:
         print(failure(str(error), hint), file=sys.stderr)
+    elif isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        print(failure(f"{where}{error.strerror}"), file=sys.stderr)
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         where = "Run it again with --debug for the traceback." if debug else f"The traceback is in {log_file()}."

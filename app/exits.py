@@ -3,7 +3,7 @@
 import errno
 from enum import IntEnum
 
-from app.errors import AppError, SettingsError, UsageError
+from app.errors import AppError, SettingsError, TooLittleMemory, UsageError
 from engine.errors import (
     ConfigError,
     EngineError,
@@ -15,7 +15,7 @@ from engine.errors import (
     Stopped,
     TokenizerError,
 )
-from storage.errors import CheckpointError, DriveError, StorageError
+from storage.errors import CheckpointError, DirectReadsRefused, DriveError, StorageError
 
 
 class ExitCode(IntEnum):
@@ -48,6 +48,7 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
     SamplerSettingsError: ExitCode.USAGE,
     GoldenError: ExitCode.USAGE,
     KernelError: ExitCode.USAGE,
+    TooLittleMemory: ExitCode.TOO_BIG,
     AppError: ExitCode.FAILED,
     ConfigError: ExitCode.CHECKPOINT,
     FormatError: ExitCode.CHECKPOINT,
@@ -56,6 +57,7 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
     EngineError: ExitCode.FAILED,
     CheckpointError: ExitCode.CHECKPOINT,
     DriveError: ExitCode.DEVICE,
+    DirectReadsRefused: ExitCode.USAGE,  # only `--io direct` asks for them or nothing
     StorageError: ExitCode.FAILED,
     MemoryError: ExitCode.TOO_BIG,
     KeyboardInterrupt: ExitCode.STOPPED,

@@ -1,10 +1,7 @@
 """What this machine has, for `artesian doctor`: asked of the system, never guessed. None or "" means: not known."""
 
-import mmap
 import os
 import platform
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -33,18 +30,6 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _NO_LIMIT_BYTES = 1 << 60
 """From here on a v1 limit means that there is none (it is 2^63 less a page)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectRead:
-    """What happened when one block was read around the page cache."""
-
-    file: str
-    works: bool
-    block_bytes: int
-    """The smallest block of 512, 4096 and 16384 that worked, or 0."""
-    reason: str
-    """Why it does not work, or ""."""
 
 
 def cpu_name(cpuinfo: str) -> str:
@@ -109,33 +94,6 @@ def available_bytes() -> int:
     room = cgroup_room_bytes()
     available = int(psutil.virtual_memory().available)
     return available if room is None else min(available, room)
-
-
-def try_direct_read(file: Path) -> DirectRead:
-    """Read the first block of `file` around the page cache, really: an open that works proves nothing."""
-    flag = getattr(os, "O_DIRECT", None)
-    if flag is None:
-        return DirectRead(file=str(file), works=False, block_bytes=0, reason=f"{sys.platform} has no O_DIRECT")
-    try:
-        descriptor = os.open(file, os.O_RDONLY | flag)
-    except OSError as error:
-        return DirectRead(file=str(file), works=False, block_bytes=0, reason=f"open: {error.strerror}")
-    reason = ""
-    try:
-        for block_bytes in (512, 4096, 16384):
-            with mmap.mmap(-1, 16384) as page:  # page-aligned, as the flag demands
-                window = memoryview(page)[:block_bytes]
-                try:
-                    if os.preadv(descriptor, [window], 0) > 0:
-                        return DirectRead(file=str(file), works=True, block_bytes=block_bytes, reason="")
-                    reason = "read: nothing came"
-                except OSError as error:
-                    reason = f"read: {error.strerror}"
-                finally:
-                    window.release()
-    finally:
-        os.close(descriptor)
-    return DirectRead(file=str(file), works=False, block_bytes=0, reason=reason)
 
 
 def _cgroup_folders(controller: str, root: Path, membership: Path) -> list[Path]:

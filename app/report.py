@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+from app.sanitize import visible
+
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -74,5 +76,5 @@ def envelope(kind: str, data: object) -> str:
 
 
 def failure(message: str, hint: str = "") -> str:
-    """The stderr form of a failure: the message, and the hint indented below it."""
-    return f"artesian: {message}" + (f"\n  {hint}" if hint else "")
+    """The stderr form of a failure: the message, and the hint indented below it, both safe for a terminal."""
+    return visible(f"artesian: {message}" + (f"\n  {hint}" if hint else ""))

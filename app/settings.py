@@ -39,6 +39,24 @@ class Settings:
     """0 means: all."""
     min_p: float | None = None
     """0 to 1."""
+    mirror: tuple[str, ...] | None = None
+    """Folders with copies of the model's shards."""
+    split: tuple[str, ...] | None = None
+    """Folders with more of the model's shards."""
+    drive_weight: tuple[str, ...] | None = None
+    """`DIR=W` for the model's folder and every other: its share of the reads."""
+    verify_mirror: bool | None = None
+    """Whether samples of the mirrors' bytes are compared at each start."""
+    io: str | None = None
+    """auto, direct or buffered."""
+    slots: int | None = None
+    """Experts of each layer kept in memory."""
+    depth: int | None = None
+    """Reads in flight on each drive."""
+    cache_rows: int | None = None
+    """Rows of each engram table kept in memory."""
+    cache_policy: str | None = None
+    """Which expert makes room for another: a name in `storage.policy.POLICIES`."""
 
     def sampling(self) -> dict[str, Any]:
         """The fields of `SamplerSettings` that are set."""
@@ -83,8 +101,11 @@ def check_settings(values: Mapping[str, object], *, source: str) -> Settings:
             raise SettingsError(f"{source}: unknown key {key!r}", hint=hint)
         if not RULES[key].accepts(value):
             raise SettingsError(f"{source}: {key} = {value!r} cannot be used", hint=f"It must be {RULES[key].wanted}.")
-        good[key] = str(value) if key == "think" else value
+        good[key] = str(value) if key == "think" else tuple(value) if isinstance(value, list) else value
     settings = Settings(**good)
+    for key in ("mirror", "split", "drive_weight"):
+        if key in good and settings.model is None:
+            raise SettingsError(f"{source}: {key} has no effect without model", hint="Say whose shards they are.")
     try:
         require_valid(SamplerSettings(**settings.sampling()))
     except SamplerSettingsError as error:

@@ -1,8 +1,11 @@
 """The values a user can give on the command line or in the settings, and what each must be."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
+
+from storage.policy import POLICIES
 
 Effort = str | int | None
 """How much the model thinks: None is not at all, else "low", "high", "max" or a number from 1 to 100."""
@@ -35,6 +38,28 @@ def is_effort(value: object) -> bool:
     return text in ("off", "low", "high", "max") or (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 100)
 
 
+def is_weight(value: object) -> bool:
+    """Whether `value` is `DIR=W` with a number of at least 0."""
+    if not isinstance(value, str):
+        return False
+    name, _, number = value.rpartition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        return False
+    return bool(name.strip()) and math.isfinite(weight) and weight >= 0
+
+
+def is_filled(value: object) -> bool:
+    """Whether `value` is text that is not blank."""
+    return isinstance(value, str) and bool(value.strip())
+
+
+def is_list_of(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Whether a value is a list with something in it, all of which `accepts` takes."""
+    return lambda value: isinstance(value, list) and bool(value) and all(map(accepts, value))
+
+
 def parse_effort(value: str) -> Effort:
     """The effort that `value` names. `is_effort(value)` must hold."""
     if value == "off":
@@ -53,7 +78,7 @@ def default_max_tokens(effort: Effort) -> int:
 
 
 RULES: Mapping[str, Rule] = {
-    "model": Rule(lambda v: isinstance(v, str) and bool(v.strip()), "the folder of a checkpoint"),
+    "model": Rule(is_filled, "the folder of a checkpoint"),
     "think": Rule(is_effort, EFFORTS),
     "numerics": Rule(lambda v: v in ("exact", "reference"), "exact or reference"),
     "max_tokens": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),
@@ -62,5 +87,15 @@ RULES: Mapping[str, Rule] = {
     "top_p": Rule(is_number, "a number"),
     "top_k": Rule(is_whole, "a whole number"),
     "min_p": Rule(is_number, "a number"),
+    "mirror": Rule(is_list_of(is_filled), "folders with copies of shards"),
+    "split": Rule(is_list_of(is_filled), "folders with more shards"),
+    "drive_weight": Rule(is_list_of(is_weight), "DIR=W with a number of at least 0 for each folder"),
+    "verify_mirror": Rule(lambda v: isinstance(v, bool), "true or false"),
+    "io": Rule(lambda v: v in ("auto", "direct", "buffered"), "auto, direct or buffered"),
+    "slots": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),
+    "depth": Rule(lambda v: is_whole(v) and 1 <= v <= 256, "a whole number from 1 to 256"),
+    "cache_rows": Rule(lambda v: is_whole(v) and v >= 0, "a whole number, at least 0"),
+    "cache_policy": Rule(lambda v: isinstance(v, str) and v in POLICIES, f"one of {', '.join(POLICIES)}"),
+    "record_trace": Rule(is_filled, "a file"),
 }
-"""By setting name; an option is the same name with dashes. `require_valid` checks the ranges of the last four."""
+"""By setting name; an option is the same name with dashes. `require_valid` checks the ranges of the sampling."""

@@ -66,9 +66,11 @@ def queries(
     x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
 ) -> tuple[Tensor, Tensor]:
     """The low-rank query [T, Rq], which the indexer shares, and the rotated heads [T, H, hd]."""
-    low_rank = numerics.value(matmul(numerics.operand(x), weights.wq_a))
+    low_rank = numerics.value(numerics.product(numerics.operand(x), weights.wq_a))
     low_rank = numerics.value(rms_norm(low_rank, weights.q_norm, config.norm_eps))
-    heads = numerics.value(matmul(numerics.operand(low_rank), weights.wq_b)).view(-1, config.n_heads, config.head_dim)
+    heads = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b)).view(
+        -1, config.n_heads, config.head_dim
+    )
     return low_rank, numerics.value(rotate(heads, positions, freq))
 
 
@@ -76,7 +78,7 @@ def window_keys(
     x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
 ) -> Tensor:
     """One rotated key (and value) per position: [T, hd]."""
-    keys = numerics.value(matmul(numerics.operand(x), weights.wkv))
+    keys = numerics.value(numerics.product(numerics.operand(x), weights.wkv))
     keys = numerics.value(rms_norm(keys, weights.kv_norm, config.norm_eps))
     return numerics.window_kv(numerics.value(rotate(keys, positions, freq)))
 
@@ -169,4 +171,4 @@ def project_out(
     """
     out = numerics.value(rotate(out, positions, freq, back=True)).flatten(1)  # [T, H*hd]
     middle = numerics.value(grouped_matmul(out, weights.wo_a, config.o_groups))
-    return numerics.value(matmul(numerics.operand(middle), weights.wo_b))
+    return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b))

@@ -16,7 +16,6 @@ from engine.config import ModelConfig
 from engine.formats import check_codes, expand_rows
 from engine.hashing import EngramTable, lookback, row_ids
 from engine.hyper import rms
-from engine.kernels import matmul
 from engine.numerics import Numerics, sigmoid
 from engine.weights import EngramWeights
 
@@ -78,7 +77,7 @@ def engram(h: Tensor, rows: Tensor, weights: EngramWeights, config: ModelConfig,
     Source: spec/architecture section 6.5.
     """
     m, d = config.hc_mult, config.dim
-    projected = numerics.value(matmul(numerics.operand(rows), weights.wkv))  # [T, (m+1)*D]
+    projected = numerics.value(numerics.product(numerics.operand(rows), weights.wkv))  # [T, (m+1)*D]
     key, value = projected[:, : m * d].view(-1, m, d), projected[:, m * d :]
     dot = (h * weights.q_weight * weights.k_weight * key).sum(-1, keepdim=True)
     dot = dot * rms(h, config.norm_eps) * rms(key, config.norm_eps) * d**-0.5  # [T, m, 1]

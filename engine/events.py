@@ -63,6 +63,25 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriveFigures:
+    """What one drive did in a turn."""
+
+    drive: str
+    n_reads: int
+    payload_bytes: int
+    """Bytes the turn asked it for."""
+    read_bytes: int
+    """Bytes it delivered: those up to block boundaries included."""
+    busy_s: float
+    """Time with at least one read in flight."""
+    queue_s: float
+    """Time that reads waited to begin, summed over them."""
+    rate_bytes_s: float
+    """Delivered bytes over busy time; 0 when it was not busy."""
+    n_errors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStats:
     """Figures of one turn."""
 
@@ -80,6 +99,8 @@ class TurnStats:
     """Experts asked for that had to be read."""
     wait_s: float = 0.0
     """Time the forward waited for experts and engram rows."""
+    drives: tuple[DriveFigures, ...] = ()
+    """The drives that were read, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

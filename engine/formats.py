@@ -159,8 +159,7 @@ def _blocks(x: Tensor, size: int) -> Tensor:
 
 
 def _round_e2m1(x: Tensor) -> Tensor:
-    """Nearest fp4 value of |x| <= 6, ties to the even code: 0.25->0, 0.75->1, 1.25->1, 1.75->2, 2.5->2, 3.5->4, 5->4.
-    """
+    """Nearest fp4 value of |x| <= 6, ties to the even code: 0.25->0, 0.75->1, 1.25->1, 1.75->2, 2.5->2, 3.5->4."""
     magnitude = x.abs()
     step = torch.where(magnitude < 2, 0.5, torch.where(magnitude < 4, 1.0, 2.0))
     return torch.copysign(torch.round(magnitude / step) * step, x)

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 from torch import Tensor
 
 from engine.errors import PromptError, Stopped
-from engine.events import DoneReason, Notice, PrefillProgress, TokenDrawn, TurnDone, TurnStats
+from engine.events import DoneReason, DriveFigures, Notice, PrefillProgress, TokenDrawn, TurnDone, TurnStats
 from engine.model import Model, ShouldStop, never
 from engine.sampling import Sampler
 from engine.state import State
+from storage.batch import DriveStats
 
 
 def generate(
@@ -90,6 +91,7 @@ class _Turn:
         self._reused = reused_tokens
         self._prompt = prompt_tokens
         self._before = model.streams.figures()
+        self._drives_before = model.streams.drives()
         self._started = self._decode_started = time.monotonic()
         self._decoding = False
         self.answer_tokens = 0
@@ -122,5 +124,34 @@ class _Turn:
                 expert_hits=figures.hits - before.hits,
                 expert_misses=figures.misses - before.misses,
                 wait_s=figures.wait_s - before.wait_s,
+                drives=_between(self._drives_before, self._model.streams.drives()),
             ),
         )
+
+
+_UNUSED = DriveStats(
+    drive="", depth=0, n_reads=0, payload_bytes=0, read_bytes=0, busy_s=0.0, queue_s=0.0, n_errors=0
+)  # fmt: skip
+"""A drive before its first read."""
+
+
+def _between(before: Sequence[DriveStats], after: Sequence[DriveStats]) -> tuple[DriveFigures, ...]:
+    """What each drive that was read did from one look at its counters to the other."""
+    earlier = {stats.drive: stats for stats in before}
+    figures = []
+    for now in after:
+        then = earlier.get(now.drive, _UNUSED)
+        read_bytes, busy_s = now.read_bytes - then.read_bytes, now.busy_s - then.busy_s
+        figures.append(
+            DriveFigures(
+                drive=now.drive,
+                n_reads=now.n_reads - then.n_reads,
+                payload_bytes=now.payload_bytes - then.payload_bytes,
+                read_bytes=read_bytes,
+                busy_s=busy_s,
+                queue_s=now.queue_s - then.queue_s,
+                rate_bytes_s=read_bytes / busy_s if busy_s > 0 else 0.0,
+                n_errors=now.n_errors - then.n_errors,
+            )
+        )
+    return tuple(one for one in figures if one.n_reads or one.n_errors)

@@ -48,7 +48,7 @@ def select(
     Source: spec/architecture sections 9.5, 9.6, 12.
     """
     heads, width = config.index_n_heads, config.index_head_dim
-    queries = numerics.value(matmul(numerics.operand(low_rank_query), weights.wq_b)).view(-1, heads, width)
+    queries = numerics.value(numerics.product(numerics.operand(low_rank_query), weights.wq_b)).view(-1, heads, width)
     queries = numerics.index(numerics.value(rotate(queries, step.positions, freq)))  # [T, Hi, di]
     head_weight = numerics.value(matmul(x, weights.weights_proj)) * (width**-0.5 * heads**-0.5)
     head_weight = numerics.value(head_weight)  # [T, Hi] may be negative

@@ -93,12 +93,12 @@ def _routed_one_by_one(
     for expert, w in _each(waves, sorted(set(routing.experts.flatten().tolist()))):
         rows, ranks = (routing.experts == expert).nonzero(as_tuple=True)
         inner = gated(
-            numerics.value(matmul(operand[rows], w.w1)),
-            numerics.value(matmul(operand[rows], w.w3)),
+            numerics.value(numerics.product(operand[rows], w.w1)),
+            numerics.value(numerics.product(operand[rows], w.w3)),
             config.swiglu_limit,
         )
         inner = numerics.value(inner * routing.weights[rows, ranks].unsqueeze(1))
-        parts[rows, ranks] = numerics.value(matmul(numerics.operand(inner), w.w2))
+        parts[rows, ranks] = numerics.value(numerics.product(numerics.operand(inner), w.w2))
     return parts
 
 
@@ -109,7 +109,7 @@ def _each(waves: ExpertWaves, wanted: Sequence[int]) -> Iterator[tuple[int, Expe
 
 def shared_expert(operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics) -> Tensor:
     """The expert every row uses, unweighted. Shapes: operand [T, D]; result [T, D]."""
-    gate = numerics.value(matmul(operand, weights.shared_w1))
-    up = numerics.value(matmul(operand, weights.shared_w3))
+    gate = numerics.value(numerics.product(operand, weights.shared_w1))
+    up = numerics.value(numerics.product(operand, weights.shared_w3))
     inner = numerics.value(gated(gate, up, config.swiglu_limit))
-    return numerics.value(matmul(numerics.operand(inner), weights.shared_w2))
+    return numerics.value(numerics.product(numerics.operand(inner), weights.shared_w2))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.formats import round_bf16, round_fp4, round_fp4_e4m3, round_fp8
+from engine.kernels import Matrix, matmul
 
 NumericsName = Literal["exact", "reference"]
 
@@ -23,13 +24,16 @@ def _same(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """Rounding by role; every function keeps shape and dtype (float32)."""
+    """Rounding by role; every function but `product` keeps shape and dtype (float32)."""
 
     name: NumericsName
     value: Callable[[Tensor], Tensor]
     """Any result that the released runtime holds in bfloat16."""
     operand: Callable[[Tensor], Tensor]
     """Input of an fp8 or fp4 matrix."""
+    product: Callable[[Tensor, Matrix], Tensor]
+    """Product of such an input [T, K] with its matrix: [T, N]. The released kernels add 32 columns at a time, and the
+    order shows: added in a library's order, 102 instead of 129 of 130 golden prompt positions agree to the last bit."""
     window_kv: Callable[[Tensor], Tensor]
     """A window key after rotation."""
     compressed_kv: Callable[[Tensor], Tensor]
@@ -38,11 +42,14 @@ class Numerics:
     """An index query or key after rotation."""
 
 
-EXACT = Numerics(name="exact", value=_same, operand=_same, window_kv=_same, compressed_kv=_same, index=_same)
+EXACT = Numerics(
+    name="exact", value=_same, operand=_same, product=matmul, window_kv=_same, compressed_kv=_same, index=_same
+)
 REFERENCE = Numerics(
     name="reference",
     value=round_bf16,
     operand=round_fp8,
+    product=lambda x, matrix: matmul(x, matrix, in_blocks=True),
     window_kv=lambda x: round_bf16(round_fp8(x)),
     compressed_kv=lambda x: round_bf16(round_fp4_e4m3(x)),
     index=lambda x: round_bf16(round_fp4(x)),

@@ -40,8 +40,7 @@ class Growing:
 
 
 class SourceCache:
-    """What one KV source keeps: a latent and an index key per complete group, and the waiting rows of the open group.
-    """
+    """What one KV source keeps: a latent and an index key per complete group, and the open group's waiting rows."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         self.ratio = config.ratio(layer)

@@ -28,7 +28,7 @@ from storage.errors import (
     shown,
 )
 from storage.extents import Extent
-from storage.headers import TensorEntry
+from storage.headers import ShardHeader, TensorEntry
 from storage.inspection import inspect
 from storage.inventory import Inventory
 from storage.reader import ShardFile, open_shard
@@ -50,11 +50,13 @@ class Checkpoint:
         inventory: Inventory,
         replicas: ReplicaSet,
         files: Mapping[Path, ShardFile],
-        tensors: Mapping[str, TensorEntry],
+        headers: Mapping[str, ShardHeader],
     ) -> None:
         """Take over `files`, one for each copy in `replicas`, which `close` closes. Made by `open`."""
         self.folder = inventory.folder
-        self.tensors = MappingProxyType(dict(tensors))
+        self.headers = MappingProxyType(dict(headers))
+        """Of every shard in use, by shard."""
+        self.tensors = MappingProxyType({name: e for header in headers.values() for name, e in header.tensors.items()})
         self.notes = tuple(problem for problem in inventory.problems if not problem.blocks)
         """What is odd but does not keep the checkpoint from running: no index, a shard the index does not name."""
         self.replicas = replicas
@@ -94,13 +96,13 @@ class Checkpoint:
             raise error
         found = find_copies(inventory, mirrors, find_drive=find_drive, system=system)
         replicas = ReplicaSet(found, weights=weights, on_demotion=on_demotion)
-        tensors: dict[str, TensorEntry] = {}
+        headers: dict[str, ShardHeader] = {}
         files: dict[Path, ShardFile] = {}
         try:
             for record in inventory.shards.values():
                 if record.header is None or not (record.listed or inventory.index is None):
                     continue
-                tensors.update(record.header.tensors)
+                headers[record.shard] = record.header
                 for copy in replicas.copies(record.shard):
                     try:
                         files[copy.path] = open_shard(
@@ -111,7 +113,7 @@ class Checkpoint:
                             raise
                         replicas.demote(copy, refused)
                         replicas.withdraw(copy)
-            return cls(inventory, replicas, files, tensors)
+            return cls(inventory, replicas, files, headers)
         except BaseException:
             for file in files.values():
                 file.close()

@@ -126,6 +126,13 @@ class DirectFile:
             return
         self._read_buffered(offset, target[head : head + length], count)
 
+    def forget(self, offset: int, length: int) -> None:
+        """Drop what the page cache holds of these bytes, so that the next read comes from the drive; nothing to do when
+        reads go past the cache. Raises: DriveError when the file cannot be opened.
+        """
+        if not self._io_path.direct:
+            self.system.forget(self._descriptor(direct=False), offset, length)
+
     def close(self) -> None:
         """Give the descriptors back. No read may be in flight; a second call does nothing."""
         while self._fds:

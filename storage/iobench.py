@@ -16,14 +16,17 @@ from itertools import accumulate
 from typing import Literal
 
 from storage.arena import Arena, place, stride_for
-from storage.batch import DEFAULT_DEPTH, BatchReader, ReadRequest, Replica, Replicas, Ticket
+from storage.batch import DEFAULT_DEPTH, SMALL_DEPTH, BatchReader, ReadRequest, Replica, Replicas, Ticket
 from storage.errors import DriveError, MissingShard
 from storage.extents import Extent, align, merge, split
+from storage.headers import TensorEntry
 from storage.ids import SlotIndex
+from storage.rows import RowTable
 from storage.syscalls import PAGE_BYTES
 
-Pattern = Literal["sequential", "item", "random"]
-"""One block after the other; whole items, each its extents, in random order; single blocks anywhere."""
+Pattern = Literal["sequential", "item", "random", "rows"]
+"""One block after the other; whole items, each its extents, in random order; single blocks anywhere; table rows by id.
+"""
 
 Item = Sequence[Extent]
 """What is wanted together, such as an expert."""
@@ -36,6 +39,12 @@ RANDOM_BYTES = 4096
 RANDOM_DEPTHS = (1, 8, 64)
 RANDOM_BATCH = 96
 """Reads that are submitted and waited for together: the engram rows of a token are as many."""
+RANDOM_JUDGE_DEPTH = 64
+"""Depth of the single blocks that rows are compared with."""
+TOKEN_ROWS = RANDOM_BATCH // 2
+"""Each of a token's rows is two reads."""
+ROW_BYTES = (256, 8)
+"""A released engram row: its values, and its scales in another tensor."""
 TURN_S = 0.25
 """How long an arm is measured in a round; 13 experts at 1 GB/s."""
 LEAST_ROUNDS = 3
@@ -52,7 +61,7 @@ class Arm:
     depth: int
     """Reads in flight on each drive."""
     piece_bytes: int | None
-    """Most bytes of one read, or None for whole extents."""
+    """Most bytes of one read, or None for whole extents. For rows the page that each of their two reads costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +78,8 @@ class ArmResult:
 
     Compared are medians of the rate over the mean rate of all these arms in the same round, which takes the drift out.
     """
+    of_random: float | None
+    """For rows: median of the ratio to as many single blocks at depth 64 in the same round; None for other arms."""
 
     @property
     def rate_bytes_s(self) -> float:
@@ -96,6 +107,7 @@ def arms(drives: Sequence[str], *, default_depth: int = DEFAULT_DEPTH) -> list[A
     chosen += [arm("item", depth, None, direct=False) for depth in DEPTHS]
     chosen += [arm("item", default_depth, piece, direct=False) for piece in PIECES if piece]
     chosen += [arm("random", depth, RANDOM_BYTES) for depth in RANDOM_DEPTHS]
+    chosen += [arm("rows", SMALL_DEPTH, RANDOM_BYTES)]
     for drive in drives if len(drives) > 1 else ():
         chosen += [arm("sequential", 1, SEQUENTIAL_BYTES, drive=drive)]
         chosen += [arm("item", depth, None, drive=drive) for depth in sorted({1, default_depth, DEPTHS[-1]})]
@@ -183,7 +195,7 @@ class Measurement:
         align_bytes = max(block_bytes, PAGE_BYTES)
         single = stride_for([SEQUENTIAL_BYTES], block_bytes)
         self._stride = max([single, *(stride_for(lengths, block_bytes) for lengths in pieces)])
-        self._n_slots = max(arm.depth for arm in self._arms if arm.pattern != "random") + 2
+        self._n_slots = max(arm.depth for arm in self._arms if arm.pattern in ("sequential", "item")) + 2
         self._arena = Arena(self._n_slots, self._stride, align_bytes=align_bytes)
 
     def run(
@@ -242,6 +254,8 @@ class Measurement:
                 n_bytes = self._read(arm, batches, 2, began + turn_s)
             case "random":
                 n_bytes = self._read_random(arm, work, began + turn_s)
+            case "rows":
+                n_bytes = self._read_rows(arm, work, began + turn_s)
             case "item":
                 cut = ([p for extent in item for p in _cut(extent, arm.piece_bytes)] for item in work.shuffled())
                 n_bytes = self._read(arm, cut, arm.depth + 1, began + turn_s)
@@ -286,6 +300,18 @@ class Measurement:
             n_bytes += RANDOM_BATCH * RANDOM_BYTES
         return n_bytes
 
+    def _read_rows(self, arm: Arm, work: "_Work", until: float) -> int:
+        """The rows of one token after the other, by the engine's own row table with an empty cache.
+
+        Counted as a page for each of the two reads of a row, to be compared with single blocks.
+        """
+        table = RowTable(work.row_tensors(), self._readers[arm.drive, arm.direct, arm.depth], cache_rows=0)
+        n_bytes = 0
+        while not n_bytes or self._clock() < until:
+            table.issue(self._random.sample(range(table.n_rows), min(TOKEN_ROWS, table.n_rows))).collect()
+            n_bytes += RANDOM_BATCH * RANDOM_BYTES
+        return n_bytes
+
 
 class _Work:
     """Where one drive's reads go. Items come in a shuffled order that begins anew only when all had their turn."""
@@ -327,6 +353,21 @@ class _Work:
                 chosen.append(Extent(shard=run.shard, offset=at, length=block_bytes))
         return chosen
 
+    def row_tensors(self) -> tuple[TensorEntry, TensorEntry]:
+        """The longest run as if it were a table of released rows: a tensor of values and one of scales.
+
+        The tables of a synthetic checkpoint are holes, which never reach the drive.
+        """
+        run = max(self._runs, key=lambda run: run.length)
+        n_rows = max(1, run.length // sum(ROW_BYTES))
+        values = run.part(0, n_rows * ROW_BYTES[0])
+        scales = run.part(values.length, n_rows * ROW_BYTES[1])
+        value_row, scale_row = ROW_BYTES
+        return (
+            TensorEntry(name="values", dtype="F8_E4M3", shape=(n_rows, value_row), extent=values),
+            TensorEntry(name="scales", dtype="F8_E8M0", shape=(n_rows, scale_row), extent=scales),
+        )
+
     def _some_run(self) -> Extent:
         """A run, the longer the likelier."""
         return self._random.choices(self._runs, cum_weights=self._ends)[0]
@@ -346,6 +387,11 @@ def _results(rates: Mapping[Arm, Sequence[float]]) -> list[ArmResult]:
     if not n_rounds:
         return []
     whole = {arm: tuple(some[:n_rounds]) for arm, some in rates.items()}
+    random_limits = {
+        arm.drive: some
+        for arm, some in whole.items()
+        if arm.pattern == "random" and arm.direct and arm.depth == RANDOM_JUDGE_DEPTH
+    }
     limits = {arm.drive: some for arm, some in whole.items() if arm.pattern == "sequential"}
     results = []
     for arm, some in whole.items():
@@ -358,6 +404,11 @@ def _results(rates: Mapping[Arm, Sequence[float]]) -> list[ArmResult]:
                 rates_bytes_s=some,
                 of_sequential=_ratio(some, limit) if limit is not None else None,
                 of_best=scores[arm] / max(scores.values()) if scores else None,
+                of_random=(
+                    _ratio(some, random_limits[arm.drive])
+                    if arm.pattern == "rows" and arm.drive in random_limits
+                    else None
+                ),
             )
         )
     return results

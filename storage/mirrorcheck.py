@@ -6,7 +6,7 @@ what the page cache may still hold of them.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class CheckedCopy:
 def verify_mirror(
     replicas: ReplicaSet,
     folder: Path,
-    headers: dict[str, ShardHeader],
+    headers: Mapping[str, ShardHeader],
     *,
     blocks_per_shard: int = BLOCKS_PER_SHARD,
     block_bytes: int = BLOCK_BYTES,

@@ -4,6 +4,7 @@ Nothing here retries or interprets: a short count is returned as it is and an `O
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
 import stat
@@ -47,8 +48,6 @@ class Syscalls:
             flags |= os.O_DIRECT
         fd = os.open(path, flags)
         if direct and sys.platform == "darwin":
-            import fcntl
-
             fcntl.fcntl(fd, _F_NOCACHE, 1)
         return fd
 

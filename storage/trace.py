@@ -86,7 +86,7 @@ class TraceWriter:
         """
         self._step += 1
         if len(self._pending) >= _FLUSH_BYTES:
-            self._flush()
+            self.flush()
 
     def record(self, layer: int, experts: Sequence[int], phase: Phase) -> None:
         """A layer asked for these distinct experts."""
@@ -94,20 +94,8 @@ class TraceWriter:
             self._pending += _RECORD.pack(self._step, _PHASES.index(phase), layer, len(experts))
             self._pending += struct.pack(f"<{len(experts)}H", *experts)
 
-    def close(self) -> None:
-        """Write what is left."""
-        self._flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def __enter__(self) -> "TraceWriter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what was recorded so far."""
         if self._file is None:
             return
         if len(self._pending) > self._room:
@@ -122,6 +110,19 @@ class TraceWriter:
             return
         self._room -= len(self._pending)
         self._pending = bytearray()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> "TraceWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _stop(self, reason: str) -> None:
         assert self._file is not None

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.backends.base import TurnRequest
-from engine.events import DoneReason, Event, LoadProgress, TurnDone, TurnStats
+from app.backends.base import OpenEvent, TurnRequest
+from engine.events import DoneReason, Event, TurnDone, TurnStats
 from storage.syscalls import DioAlignment, Syscalls
 
 
@@ -21,7 +21,7 @@ class ScriptedBackend:
         events: Sequence[Event] = (),
         *,
         prompt_tokens: int = 5,
-        loading: Sequence[LoadProgress] = (),
+        loading: Sequence[OpenEvent] = (),
         failure: BaseException | None = None,
         before_each: Callable[[], None] = lambda: None,
     ) -> None:
@@ -40,10 +40,10 @@ class ScriptedBackend:
         self.requests.append(request)
         return self._prompt_tokens
 
-    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
+    def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
         """Report the scripted loading."""
         for event in self._loading:
-            on_progress(event)
+            on_event(event)
         self.opened = True
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.progress import CountProgress
 from app.values import Effort
-from engine.events import Event, LoadProgress
+from engine.events import Event, LoadProgress, Notice
 from engine.sampler_settings import SamplerSettings
 
 
@@ -25,6 +26,10 @@ class TurnRequest:
     """Most tokens of the reply, thinking included."""
 
 
+OpenEvent = LoadProgress | CountProgress | Notice
+"""What opening reports: how far it is, and what the user should know."""
+
+
 class Backend(Protocol):
     """Something that answers. Used from one thread at a time."""
 
@@ -32,7 +37,7 @@ class Backend(Protocol):
         """Tokens of the prompt, without loading any weights. Raises: PromptError when they cannot be run."""
         ...
 
-    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
+    def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
         """Make ready to generate; may take minutes. Raises: Stopped once `should_stop()` says so."""
         ...
 

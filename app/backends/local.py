@@ -4,24 +4,35 @@ The one thing a reader would get wrong: the prompt is made and measured from the
 that cannot be run is refused before gigabytes are read.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.backends.base import TurnRequest
+from app.backends.base import OpenEvent, TurnRequest
+from app.backends.observing import Observers, profile_file
+from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
+from app.errors import TooLittleMemory
 from app.machine import available_bytes
+from app.reading import Reading
+from app.report import format_bytes
 from engine.config import ModelConfig, load_config
-from engine.errors import PromptError
-from engine.events import Event, LoadProgress
-from engine.model import Model
+from engine.errors import EngineError, PromptError
+from engine.events import Event, Notice, TurnDone
+from engine.experts import expert_prefixes
+from engine.model import Model, is_resident
 from engine.numerics import NumericsName
 from engine.prompt import Message, SystemMessage, UserMessage, render, render_raw
 from engine.sampling import Sampler
 from engine.schedule import IndexOwner
-from engine.streams import StreamSettings, slots_within
+from engine.streams import StreamSettings, bytes_of_slots, slots_within
 from engine.tokens import ChatTokenizer
 from engine.turn import run_turn
 from storage.checkpoint import Checkpoint
+from storage.errors import StorageError
+from storage.expert_layout import expert_layouts
+from storage.extents import Extent
+from storage.rows import DEFAULT_CACHE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,8 @@ class _Text:
     """What measuring a prompt needs: small files only."""
 
     config: ModelConfig
+    sources: tuple[Path, ...]
+    """Files the config was read from."""
     tokenizer: ChatTokenizer
 
 
@@ -42,16 +55,24 @@ class LocalBackend:
         numerics: NumericsName,
         index_owner: IndexOwner,
         chunk_tokens: int,
+        reading: Reading,
         token_map_cache: Path | None,
+        profiles: Path | None,
     ) -> None:
-        """`token_map_cache` is the file that saves folding the tokenizer at each start; None goes without."""
+        """`token_map_cache` is the file that saves folding the tokenizer at each start, `profiles` the folder of usage
+        profiles; None goes without.
+        """
         self._folder = folder
         self._numerics: NumericsName = numerics
         self._index_owner: IndexOwner = index_owner
         self._chunk_tokens = chunk_tokens
+        self._reading = reading
         self._token_map_cache = token_map_cache
+        self._profiles = profiles
+        self._notices: deque[str] = deque()
         self._text: _Text | None = None
         self._checkpoint: Checkpoint | None = None
+        self._observers: Observers | None = None
         self._model: Model | None = None
 
     def measure(self, request: TurnRequest) -> int:
@@ -62,31 +83,49 @@ class LocalBackend:
         """
         return len(self._prompt(request))
 
-    def open(self, on_progress: Callable[[LoadProgress], None], should_stop: Callable[[], bool]) -> None:
-        """Read the resident weights and take memory for experts, at most half of what is available.
+    def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
+        """Open the drives, read the resident weights and take memory for experts.
 
-        Raises: what `Checkpoint.open` and `Model.open` raise; Stopped.
+        Raises: what `Checkpoint.open` and `Model.open` raise; TooLittleMemory; TraceError; Stopped.
         """
-        config = self._load_text().config
-        self._checkpoint = Checkpoint.open(self._folder)
-        slots = slots_within(self._checkpoint, config, available_bytes() // 2)
-        self._model = Model.open(
-            self._checkpoint,
-            config,
-            streams=StreamSettings(slots_per_layer=slots),
-            numerics=self._numerics,
-            index_owner=self._index_owner,
-            token_map_cache=self._token_map_cache,
-            on_progress=on_progress,
-            should_stop=should_stop,
-        )
+
+        def say() -> None:
+            for notice in self._taken():
+                on_event(notice)
+
+        text, reading = self._load_text(), self._reading
+        try:
+            checkpoint = self._checkpoint = open_checkpoint(self._folder, reading, self._notices.append)
+            say()
+            if reading.verify_mirrors:
+                check_mirrors(checkpoint, reading.mirrors, self._notices.append, on_event, should_stop)
+                say()
+            if reading.weights is None:
+                measure_weights(checkpoint, lambda: _experts(checkpoint, text.config), reading, self._notices.append)
+                say()
+            settings = self._stream_settings(checkpoint, text.config)
+            observers = self._observers = self._observe(checkpoint, text)
+            self._model = Model.open(
+                checkpoint,
+                text.config,
+                streams=settings,
+                numerics=self._numerics,
+                index_owner=self._index_owner,
+                observers=[observers.record],
+                notices=self._notices,
+                token_map_cache=self._token_map_cache,
+                on_progress=on_event,
+                should_stop=should_stop,
+            )
+        finally:
+            say()
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
         """Answer from an empty state. `open` comes first. Raises: what the forward raises."""
-        assert self._model is not None, "open() comes before generate()"
+        assert self._model is not None and self._observers is not None, "open() comes before generate()"
         text = self._load_text()
         stop_ids = frozenset({text.config.eos_token_id}) if request.raw else text.tokenizer.turn_ends
-        return run_turn(
+        events = run_turn(
             self._model,
             self._model.new_state(),
             text.tokenizer,
@@ -99,19 +138,81 @@ class LocalBackend:
             context_tokens=context_tokens(text.config),
             should_stop=should_stop,
         )
+        try:
+            for event in events:
+                if isinstance(event, TurnDone):
+                    self._observers.end_turn()
+                    yield from self._taken()
+                yield event
+        except (EngineError, StorageError):
+            self._observers.end_turn()
+            yield from self._taken()  # such as the drive that failed before the last one did
+            raise
+
+    def warm(self, should_stop: Callable[[], bool]) -> int:
+        """Read the experts this user's prompts route to, hottest first, into slots no turn has used; how many.
+
+        For when nobody waits: an answer that is begun at once needs the drives itself, so a command that asks one
+        question has nothing to gain. Yields to demand reads; 0 without a profile. Raises: StorageError.
+        """
+        if self._model is None or self._observers is None or self._observers.profile is None:
+            return 0
+        profile, n = self._observers.profile, self._model.config.n_routed_experts
+        hottest = {layer: profile.hottest(layer, n) for layer in range(self._model.config.n_layers)}
+        return self._model.streams.experts.warm(hottest, should_stop)
 
     def close(self) -> None:
         """Close the model and its files."""
         if self._model is not None:
             self._model.close()
+        if self._observers is not None:
+            self._observers.close()
         if self._checkpoint is not None:
             self._checkpoint.close()
-        self._model = self._checkpoint = None
+        self._model = self._observers = self._checkpoint = None
+
+    def _taken(self) -> Iterator[Notice]:
+        while self._notices:
+            yield Notice(text=self._notices.popleft())
+
+    def _observe(self, checkpoint: Checkpoint, text: _Text) -> Observers:
+        n_experts = {layer: n for layer, (_, n) in expert_prefixes(text.config).items()}
+        profile = None
+        if self._profiles is not None:
+            profile = profile_file(self._profiles, checkpoint.headers, text.sources)
+        return Observers.open(n_experts, profile=profile, trace=self._reading.trace, say=self._notices.append)
+
+    def _stream_settings(self, checkpoint: Checkpoint, config: ModelConfig) -> StreamSettings:
+        """Slots as asked for, or else for half of the available memory less what the resident weights take.
+
+        Raises: TooLittleMemory when more is needed than is available.
+        """
+        reading, available = self._reading, available_bytes()
+        resident = sum(entry.extent.length for name, entry in checkpoint.tensors.items() if is_resident(name))
+        slots = reading.slots or slots_within(checkpoint, config, available // 2 - resident)
+        slots_bytes = bytes_of_slots(checkpoint, config, slots)
+        if resident + slots_bytes > available:
+            most = slots_within(checkpoint, config, available - resident)
+            fits = resident + bytes_of_slots(checkpoint, config, most) <= available
+            raise TooLittleMemory(
+                f"the resident weights take {format_bytes(resident)} and {slots} expert slot{'s' if slots > 1 else ''} "
+                f"a layer {format_bytes(slots_bytes)}, together {format_bytes(resident + slots_bytes)}; "
+                f"{format_bytes(available)} is available",
+                hint=f"At most --slots {most} fits." if fits else "Close other programs, or raise the memory limit.",
+            )
+        return StreamSettings(
+            slots_per_layer=slots,
+            cache_rows=DEFAULT_CACHE_ROWS if reading.cache_rows is None else reading.cache_rows,
+            policy=reading.policy,
+            io=reading.io,
+            depth=reading.depth,
+        )
 
     def _load_text(self) -> _Text:
         if self._text is None:
-            config = load_config(self._folder).config
-            self._text = _Text(config, ChatTokenizer.load(self._folder, image_token_id=config.image_token_id))
+            loaded = load_config(self._folder)
+            tokenizer = ChatTokenizer.load(self._folder, image_token_id=loaded.config.image_token_id)
+            self._text = _Text(loaded.config, loaded.sources, tokenizer)
         return self._text
 
     def _prompt(self, request: TurnRequest) -> tuple[int, ...]:
@@ -129,6 +230,11 @@ class LocalBackend:
                 hint="Shorten the question; part of the context must be left for the answer.",
             )
         return ids
+
+
+def _experts(checkpoint: Checkpoint, config: ModelConfig) -> list[tuple[Extent, ...]]:
+    """The extents of every expert."""
+    return [layout.extents for layout in expert_layouts(checkpoint.tensors, expert_prefixes(config)).values()]
 
 
 def context_tokens(config: ModelConfig) -> int:

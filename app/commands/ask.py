@@ -9,17 +9,18 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from app.ask_output import figures, make_sink
-from app.backends.base import Backend, TurnRequest
+from app.backends.base import Backend, OpenEvent, TurnRequest
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
 from app.paths import cache_dir, settings_file
 from app.progress import ProgressLine
+from app.reading import Reading, ReadingOptions, make_reading
 from app.sanitize import one_line
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
-from engine.events import LoadProgress, Notice, PrefillProgress, TurnDone
+from engine.events import Notice, PrefillProgress, TurnDone
 from engine.sampler_settings import default_settings, require_valid
 
 Numerics = Literal["exact", "reference"]
@@ -73,6 +74,7 @@ def run(
         Parameter(help="Whose index keys a layer scores: the last published, or the nearest below."),
     ] = "published",
     chunk_tokens: Annotated[int, Parameter(help="Prompt tokens in one forward.")] = 512,
+    reading: Annotated[ReadingOptions | None, Parameter(name="*", group="Reading")] = None,
 ) -> ExitCode:
     """Ask one question and print the answer.
 
@@ -102,10 +104,13 @@ def run(
     choice = choose_model(model, settings)
     require_folder(choice)
     mode: Numerics = numerics or ("reference" if settings.numerics == "reference" else "exact")
-    return answer(options, settings, choice, make_local(choice, mode, index_owner, chunk_tokens))
+    how = make_reading(reading or ReadingOptions(), settings, choice)
+    return answer(options, settings, choice, make_local(choice, mode, index_owner, chunk_tokens, how))
 
 
-def make_local(choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner, chunk_tokens: int) -> Backend:
+def make_local(
+    choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner, chunk_tokens: int, reading: Reading
+) -> Backend:
     """The in-process engine on the chosen folder."""
     # Here and not at the top: it brings torch, a second that `ask --help` and a mistyped option need not wait.
     from app.backends.local import LocalBackend
@@ -115,8 +120,10 @@ def make_local(choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner,
         numerics=numerics,
         index_owner=index_owner,
         chunk_tokens=chunk_tokens,
+        reading=reading,
         # Half a second with the real tokenizer; the demo's is folded in no time and leaves nothing behind.
         token_map_cache=None if choice.is_demo else cache_dir() / "token-map",
+        profiles=None if choice.is_demo else cache_dir() / "usage",
     )
 
 
@@ -156,17 +163,27 @@ def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend
     shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
     sink = make_sink(options.output, shows_thinking=shows_thinking)
     done: TurnDone | None = None
+
+    def tell(notice: Notice) -> None:
+        progress.clear()
+        sys.stderr.write(f"artesian: {one_line(notice.text)}\n")
+        sink.take(notice)
+
+    def opening(event: OpenEvent) -> None:
+        tell(event) if isinstance(event, Notice) else progress.show(event)
+
     with closing(backend), StopKey() as stop:
         try:
             sink.begin(_facts(request, choice, backend.measure(request)))
-            backend.open(progress.show, stop.pressed)
+            backend.open(opening, stop.pressed)
             for event in backend.generate(request, stop.pressed):
-                if isinstance(event, LoadProgress | PrefillProgress):
+                if isinstance(event, Notice):
+                    tell(event)
+                    continue
+                if isinstance(event, PrefillProgress):
                     progress.show(event)
                 else:
                     progress.clear()
-                if isinstance(event, Notice):
-                    sys.stderr.write(f"artesian: {one_line(event.text)}\n")
                 sink.take(event)
                 done = event if isinstance(event, TurnDone) else done
         finally:

@@ -21,7 +21,17 @@ from storage.batch import DEFAULT_DEPTH
 from storage.checkpoint import Checkpoint
 from storage.direct import IoPath
 from storage.expert_layout import ExpertLayout, expert_layouts
-from storage.iobench import TURN_S, Arm, ArmResult, Measurement, Progress, arms
+from storage.iobench import (
+    RANDOM_BATCH,
+    RANDOM_BYTES,
+    RANDOM_JUDGE_DEPTH,
+    TURN_S,
+    Arm,
+    ArmResult,
+    Measurement,
+    Progress,
+    arms,
+)
 from storage.replica_files import ReplicaFiles
 
 DEFAULT_SECONDS = 60.0
@@ -139,6 +149,7 @@ def _result(result: ArmResult, depth: int) -> dict[str, Any]:
         "rates_bytes_s": list(result.rates_bytes_s),
         "of_sequential": result.of_sequential,
         "of_best": result.of_best,
+        "of_random": result.of_random,
     }
 
 
@@ -161,6 +172,7 @@ def render(data: Mapping[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [_HEAD, *(_row(result) for result in data["results"])]
     blocks += ["", table(rows, right=(3, 5, 6, 7, 8, 9)), ""]
     blocks += [_verdict(result) for result in data["results"] if result["is_default"]]
+    blocks += [_rows_verdict(result) for result in data["results"] if result["of_random"] is not None]
     blocks += [f"{data['n_rounds']} rounds; rates are medians, ratios are medians of the ratio within a round"]
     return "\n".join(blocks)
 
@@ -190,13 +202,20 @@ def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _rate(result: Mapping[str, Any], rate_bytes_s: float) -> str:
-    if result["pattern"] == "random":
+    if result["pattern"] in ("random", "rows"):
         return f"{rate_bytes_s / result['read_bytes']:,.0f}/s"
     return f"{format_bytes(rate_bytes_s)}/s"
 
 
 def _share(ratio: float | None) -> str:
     return "" if ratio is None else f"{100 * ratio:.0f}%"
+
+
+def _rows_verdict(result: Mapping[str, Any]) -> str:
+    token_s = RANDOM_BATCH * RANDOM_BYTES / result["rate_bytes_s"]
+    judge = f"{RANDOM_BATCH} reads of {format_bytes(RANDOM_BYTES)} at depth {RANDOM_JUDGE_DEPTH}"
+    times = 1 / result["of_random"]
+    return f"engram rows of a token, {RANDOM_BATCH} reads: {1000 * token_s:.1f} ms cold, {times:.2f} times {judge}"
 
 
 def _verdict(result: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,9 +15,13 @@ from app import machine, paths
 from app.errors import SettingsError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model
+from app.reading import io_mode, saved_folders
 from app.report import artesian_version, envelope, format_bytes, table
 from app.sanitize import one_line
 from app.settings import Settings, load_settings, to_toml
+from storage.direct import DirectFile, IoMode
+from storage.drives import drive_of
+from storage.errors import StorageError
 
 _DEPENDENCIES = (
     "torch",
@@ -70,7 +75,7 @@ def gather(choice: ModelChoice, settings: Settings, settings_fault: str) -> dict
         "kernels": torch["kernels"],
         "torch_problem": torch["problem"],
         "model": {"folder": str(choice.folder), "named_by": choice.origin, "demo": choice.is_demo},
-        "direct_io": _direct_io(choice.folder),
+        "direct_io": _io_paths([choice.folder, *saved_folders(settings, choice)], io_mode(settings)),
         "settings": asdict(settings),
         "settings_problem": settings_fault,
         "paths": {
@@ -120,11 +125,18 @@ def render(data: dict[str, Any]) -> str:
     return table(rows)
 
 
-def _direct_lines(direct: dict[str, Any] | None) -> list[tuple[str, str]]:
-    if direct is None:
+def _direct_lines(paths: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    if not paths:
         return [("not tried", "there is no file to read in the model folder")]
-    result = f"yes, in blocks of {direct['block_bytes']:,}" if direct["works"] else f"no ({direct['reason']})"
-    return [("work", result), ("tried on", direct["file"])]
+    lines = []
+    for path in paths:
+        where = f"{path['kind']}, {path['file_system']}" if path["file_system"] else path["kind"]
+        if path["direct"]:
+            lines.append((path["drive"], f"yes, in blocks of {path['block_bytes']:,} ({where}; {path['reason']})"))
+        else:
+            lines.append((path["drive"], f"no ({where}; {path['reason']})"))
+        lines.append(("", path["file"]))
+    return lines
 
 
 def _version(distribution: str) -> str | None:
@@ -152,12 +164,43 @@ def _torch() -> dict[str, Any]:
     return {"gpus": gpus, "kernels": path(), "problem": ""}
 
 
-def _direct_io(folder: Path) -> dict[str, Any] | None:
-    """A trial on the first shard of the model folder, or on any file when it has none yet."""
-    try:
-        files = sorted(path for path in folder.iterdir() if path.is_file())
-    except OSError:
-        return None
-    shards = [path for path in files if path.suffix == ".safetensors"]
-    tried = next(iter(shards or files), None)
-    return None if tried is None else asdict(machine.try_direct_read(tried))
+def _io_paths(folders: Sequence[Path], io: IoMode) -> list[dict[str, Any]]:
+    """How each drive of these folders is read, proven on its first shard, or on any file when there is none yet."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in _trial_files(folders):
+        try:
+            drive = drive_of(file.resolve().parent)
+            if drive.name in found:
+                continue
+            with DirectFile.open(file, io) as opened:
+                path = opened.io_path
+        except StorageError as error:
+            found.setdefault(str(file.parent), _io_path(str(file.parent), "unknown", file, str(error)))
+            continue
+        found[drive.name] = _io_path(drive.name, drive.kind, file, path.reason) | {
+            "direct": path.direct,
+            "block_bytes": path.block_bytes,
+            "file_system": path.file_system,
+        }
+    return list(found.values())
+
+
+def _io_path(drive: str, kind: str, file: Path, reason: str) -> dict[str, Any]:
+    return {
+        "drive": drive,
+        "kind": kind,
+        "file_system": "",
+        "direct": False,
+        "block_bytes": 0,
+        "reason": reason,
+        "file": str(file),
+    }
+
+
+def _trial_files(folders: Sequence[Path]) -> Iterator[Path]:
+    for folder in folders:
+        try:
+            files = sorted(path for path in folder.iterdir() if path.is_file() and path.stat().st_size)
+        except OSError:
+            continue
+        yield from [path for path in files if path.suffix == ".safetensors"] or files[:1]

@@ -58,19 +58,20 @@ def set_threads(n: int) -> None:
         kernels.set_threads(n)
 
 
-def matmul(x: Tensor, matrix: Matrix) -> Tensor:
+def matmul(x: Tensor, matrix: Matrix, *, in_blocks: bool = False) -> Tensor:
     """x W^T in float32. On the native path a row's result depends on that row alone, to the last bit.
 
-    Shapes: x [T, K] float32; result [T, N] float32.
+    Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds the products of an fp8 or fp4 matrix 32
+    columns at a time, in order, as the released kernels do; torch alone does that, and it costs up to twice the time.
     """
     kernels = native()
-    if kernels is not None:
+    if kernels is not None and not in_blocks:
         return kernels.matmul(x.contiguous(), matrix)
     if matrix.scale is None:
         return matmul_plain(x, matrix.weight)
     if matrix.kind == "fp8":
-        return matmul_fp8(x, matrix.weight, matrix.scale)
-    return matmul_fp4(x, matrix.weight, matrix.scale)
+        return matmul_fp8(x, matrix.weight, matrix.scale, in_blocks=in_blocks)
+    return matmul_fp4(x, matrix.weight, matrix.scale, in_blocks=in_blocks)
 
 
 def grouped_matmul(x: Tensor, matrix: Matrix, groups: int) -> Tensor:

@@ -38,7 +38,19 @@ def _scaled(values: Tensor, scale: Tensor) -> Tensor:
     return values
 
 
-def matmul_fp8(x: Tensor, weight: Tensor, scale: Tensor, *, first: int = 0, n: int | None = None) -> Tensor:
+def _product(x: Tensor, panel: Tensor, in_blocks: bool) -> Tensor:
+    """x panel^T in float32: [T, K], [n, K] -> [T, n]; `in_blocks` adds 32 columns at a time, in order."""
+    if not in_blocks:
+        return x @ panel.t()
+    out = x[:, :SCALE_BLOCK] @ panel[:, :SCALE_BLOCK].t()
+    for start in range(SCALE_BLOCK, x.shape[1], SCALE_BLOCK):
+        out.addmm_(x[:, start : start + SCALE_BLOCK], panel[:, start : start + SCALE_BLOCK].t())
+    return out
+
+
+def matmul_fp8(
+    x: Tensor, weight: Tensor, scale: Tensor, *, first: int = 0, n: int | None = None, in_blocks: bool = False
+) -> Tensor:
     """x W^T for an fp8 matrix with 32x32 scale blocks, or for its rows first..first+n.
 
     Shapes: x [T, K] float32; weight [N, K] uint8; scale [ceil(N/32), ceil(K/32)] uint8; result [T, n] float32.
@@ -52,11 +64,12 @@ def matmul_fp8(x: Tensor, weight: Tensor, scale: Tensor, *, first: int = 0, n: i
         rows = slice(row, min(row + step, stop))
         values = _look_up(E4M3, weight[rows]).view(-1, k)
         block_of_row = torch.arange(rows.start, rows.stop) // SCALE_BLOCK
-        out[:, row - first : rows.stop - first] = x @ _scaled(values, scale.index_select(0, block_of_row)).t()
+        panel = _scaled(values, scale.index_select(0, block_of_row))
+        out[:, row - first : rows.stop - first] = _product(x, panel, in_blocks)
     return out
 
 
-def matmul_fp4(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+def matmul_fp4(x: Tensor, packed: Tensor, scale: Tensor, *, in_blocks: bool = False) -> Tensor:
     """x W^T for a packed fp4 matrix.
 
     Shapes: x [T, K] float32; packed [N, K/2] uint8; scale [N, K/32] uint8; result [T, N] float32.
@@ -67,7 +80,7 @@ def matmul_fp4(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     for row in range(0, n, step):
         rows = slice(row, row + step)
         values = _look_up(_E2M1_PAIRS, packed[rows]).view(torch.float32).view(-1, 2 * half)
-        out[:, rows] = x @ _scaled(values, scale[rows]).t()
+        out[:, rows] = _product(x, _scaled(values, scale[rows]), in_blocks)
     return out
 
 

@@ -57,6 +57,11 @@ def test_every_arm_is_measured_as_often_and_the_default_is_judged(made: Path, ca
     assert max(result["of_best"] for result in items) == 1.0
     assert [r["read_bytes"] for r in items if r["is_default"]] == [None]
     assert {r["depth"] for r in results if r["pattern"] == "random"} == {1, 8, 64}
+    (rows,) = [r for r in results if r["pattern"] == "rows"]
+    judge = next(r for r in results if r["pattern"] == "random" and r["depth"] == 64)
+    ratios = sorted(a / b for a, b in zip(rows["rates_bytes_s"], judge["rates_bytes_s"], strict=True))
+    assert ratios[0] <= rows["of_random"] <= ratios[-1]
+    assert all(r["of_random"] is None for r in results if r["pattern"] != "rows")
     assert {r["depth"] for r in results if not r["direct"]} == {1, 2, 4, 8, 16}
     assert [r["of_sequential"] for r in results if r["pattern"] == "sequential"] == [1.0]
 

@@ -1,5 +1,6 @@
 """The command line as a shell sees it: help, versions, exit codes, the nets, pipes and signals."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -142,3 +143,22 @@ def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
     result = _artesian("ask", "hi", "--model", str(tmp_path / "caf\u00e9"), env=environment)
     assert result.returncode == 4
     assert "caf\\xe9" in result.stderr
+
+
+@pytest.mark.parametrize(("redirection", "said_on_stdout"), [(">&-", ""), ("2>&-", "{"), ("<&-", "{")])
+def test_a_stream_that_is_closed_is_no_failure(redirection: str, said_on_stdout: str) -> None:
+    command = f'"{sys.executable}" -c "{_RUN}" doctor --json {redirection}'
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout[:1], result.stderr) == (0, said_on_stdout, "")
+
+
+def test_what_is_meant_for_a_closed_stderr_does_not_come_out_of_stdout() -> None:
+    result = subprocess.run(["bash", "-c", f'"{sys.executable}" -c "{_RUN}" ask 2>&-'], capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout) == (2, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_stdout_is_said_in_one_line() -> None:
+    command = f'"{sys.executable}" -c "{_RUN}" --version > /dev/full'
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (1, f"artesian: {os.strerror(errno.ENOSPC)}\n")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app.machine import cgroup_quota_cores, cgroup_room_bytes, cpu_features, cpu_name, try_direct_read
+from app.machine import cgroup_quota_cores, cgroup_room_bytes, cpu_features, cpu_name
 
 _X86 = (
     "processor\t: 0\nmodel name\t: AMD EPYC 9575F\nflags\t\t: fpu sse2 avx2 fma f16c avx512f avx512_vnni bogus\n\n"
@@ -94,19 +94,3 @@ def test_no_quota_and_nonsense_are_both_no_limit(tmp_path: Path, membership: str
 
 def test_no_cgroups_at_all_is_no_limit(tmp_path: Path) -> None:
     assert cgroup_quota_cores(tmp_path / "nothing", tmp_path / "nothing") is None
-
-
-def test_a_direct_read_is_a_result_whatever_happens(tmp_path: Path) -> None:
-    # Whether it works is the file system's choice; that an answer and a reason come back is ours.
-    file = tmp_path / "f"
-    file.write_bytes(b"x" * 100)
-    found = try_direct_read(file)
-    assert found.works == (found.block_bytes > 0) == (found.reason == "")
-    missing = try_direct_read(tmp_path / "missing")
-    assert not missing.works and "No such file" in missing.reason
-
-
-def test_an_empty_file_proves_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "f"
-    file.touch()
-    assert not try_direct_read(file).works

@@ -69,3 +69,7 @@ def test_an_envelope_is_one_ascii_line_with_the_version() -> None:
 def test_a_failure_has_its_hint_indented_below() -> None:
     assert failure("no", "do this") == "artesian: no\n  do this"
     assert failure("no") == "artesian: no"
+
+
+def test_a_failure_cannot_steer_the_terminal() -> None:
+    assert failure("no file a\x1b[2J", "see b\x9b") == "artesian: no file a\u241b[2J\n  see b<U+009B>"

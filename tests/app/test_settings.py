@@ -36,6 +36,34 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_every_key_of_reading_is_read_and_written(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path,
+        'model = "/m"\nmirror = ["/a", "/b"]\nsplit = ["/c"]\ndrive_weight = ["/m=1", "/a=2.5"]\n'
+        'verify_mirror = true\nio = "direct"\nslots = 8\ndepth = 16\ncache_rows = 0\ncache_policy = "clock"\n',
+    )
+    settings = load_settings(path)
+    assert settings == Settings(
+        model="/m",
+        mirror=("/a", "/b"),
+        split=("/c",),
+        drive_weight=("/m=1", "/a=2.5"),
+        verify_mirror=True,
+        io="direct",
+        slots=8,
+        depth=16,
+        cache_rows=0,
+        cache_policy="clock",
+    )
+    assert load_settings(_write(tmp_path, to_toml(settings))) == settings
+
+
+@pytest.mark.parametrize("line", ['mirror = ["/a"]', 'split = ["/a"]', 'drive_weight = ["/a=1"]'])
+def test_drives_of_no_model_are_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(SettingsError, match="has no effect without model"):
+        load_settings(_write(tmp_path, line))
+
+
 def test_a_mistyped_key_is_answered_with_the_one_meant(tmp_path: Path) -> None:
     path = _write(tmp_path, 'modle = "/models/v41"\n')
     with pytest.raises(SettingsError, match="unknown key 'modle'") as caught:
@@ -71,6 +99,20 @@ def test_a_key_like_no_other_is_answered_with_the_list(tmp_path: Path) -> None:
         "top_k = 1.0",
         "min_p = 1.1",
         "min_p = false",
+        'mirror = "/a"',
+        "mirror = []",
+        'mirror = ["/a", ""]',
+        "split = [1]",
+        'drive_weight = ["/a"]',
+        'drive_weight = ["/a=-1"]',
+        'drive_weight = ["/a=inf"]',
+        "verify_mirror = 1",
+        'io = "fast"',
+        "slots = 0",
+        "depth = 257",
+        "cache_rows = -1",
+        'cache_policy = "mru"',
+        "cache_policy = []",
     ],
 )
 def test_a_value_that_cannot_act_is_refused_with_its_key(tmp_path: Path, line: str) -> None:

@@ -15,6 +15,7 @@ from engine.sampling import Sampler
 from engine.streams import StreamSettings
 from engine.tokens import ChatTokenizer
 from engine.turn import run_turn
+from storage.checkpoint import Checkpoint
 from tests.engine.conftest import TINY
 from tests.engine.test_state import prefilled, same
 
@@ -71,6 +72,30 @@ def test_the_token_limit_ends_the_turn(tiny_model: Model, greedy: list[int]) -> 
     done = events[-1]
     assert isinstance(done, TurnDone) and done.reason == "length"
     assert (done.stats.prompt_tokens, done.stats.answer_tokens, done.stats.reused_tokens) == (11, 2, 0)
+
+
+def test_the_figures_of_the_drives_are_those_of_this_turn(tiny_config: ModelConfig) -> None:
+    with Checkpoint.open(TINY / "checkpoint") as checkpoint:
+        settings = StreamSettings(slots_per_layer=1, spare_slots=0, cache_rows=0)
+        model = Model.open(checkpoint, tiny_config, streams=settings)
+        run(model, max_tokens=2)  # what came before must not count
+        (before,) = model.streams.drives()
+        done = run(model, max_tokens=2)[-1]
+        (after,) = model.streams.drives()
+        model.close()
+    assert isinstance(done, TurnDone)
+    (figures,) = done.stats.drives
+    assert (figures.drive, figures.n_errors) == (after.drive, 0)
+    assert figures.n_reads == after.n_reads - before.n_reads > 0
+    assert figures.read_bytes == after.read_bytes - before.read_bytes >= figures.payload_bytes
+    assert figures.payload_bytes == done.stats.read_bytes > 0
+    assert figures.rate_bytes_s == pytest.approx(figures.read_bytes / figures.busy_s)
+
+
+def test_a_turn_that_reads_nothing_names_no_drive(tiny_model: Model) -> None:
+    run(tiny_model, max_tokens=2)  # everything it needs is in memory after this
+    done = run(tiny_model, max_tokens=2)[-1]
+    assert isinstance(done, TurnDone) and done.stats.drives == () and done.stats.read_bytes == 0
 
 
 def test_a_full_context_ends_the_turn_with_its_own_reason(tiny_model: Model, greedy: list[int]) -> None:

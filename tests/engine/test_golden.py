@@ -32,6 +32,18 @@ def test_exact_mode_reproduces_the_fixture(exact: GoldenReport) -> None:
     assert exact.agrees
 
 
+def test_reference_mode_is_a_faithful_imitation() -> None:
+    # Limits of the fixture README (median 0.05, root mean square 0.8), and 95 % equal next tokens; recorded rows: 466.
+    report = compare(TINY / "checkpoint", TINY / "golden", numerics="reference")
+    kinds = {kind.kind: kind for kind in report.kinds}
+    assert report.agrees
+    assert kinds["best token"].rows == 466 and kinds["best token"].mismatches <= 23
+    assert kinds["engram rows"].mismatches == kinds["key owners"].mismatches == 0
+    for name, limit in (("logits, median", 0.05), ("logits, root mean square", 0.8)):
+        worst = kinds[name].worst
+        assert worst is not None and worst <= limit
+
+
 @pytest.fixture
 def one_prompt(tmp_path: Path) -> Path:
     """A golden folder cut down to prompt p1, to be tampered with."""

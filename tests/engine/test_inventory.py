@@ -22,7 +22,7 @@ from engine.inventory import (
 from storage.headers import DTYPE_BITS
 from storage.inspection import inspect
 from tests.engine.released import RELEASED
-from tests.maker import Geometry, make
+from tests.maker import NO_TOWER, Geometry, make
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
 
@@ -134,9 +134,9 @@ def test_scales_round_up(shape: tuple[int, int], block: tuple[int, int], scales:
 @pytest.mark.parametrize(
     "geometry",
     [
-        Geometry(vision=False, q_lora_rank=40, o_lora_rank=24, head_dim=48, index_head_dim=20, dspark_markov_rank=7),
-        Geometry(vision=False, hc_mult=2, n_mtp_layers=1, engram_layer_ids=(0, 3), engram_max_ngram_size=3),
-        Geometry(vision=False, engram_layer_ids=(), compress_ratios=(4, 4, 0, 1, 0), kv_source_layers=(0, 3)),
+        Geometry(vision=NO_TOWER, q_lora_rank=40, o_lora_rank=24, head_dim=48, index_head_dim=20, dspark_markov_rank=7),
+        Geometry(vision=NO_TOWER, hc_mult=2, n_mtp_layers=1, engram_layer_ids=(0, 3), engram_max_ngram_size=3),
+        Geometry(vision=NO_TOWER, engram_layer_ids=(), compress_ratios=(4, 4, 0, 1, 0), kv_source_layers=(0, 3)),
     ],
 )
 def test_a_made_checkpoint_is_what_its_config_demands(tmp_path: Path, geometry: Geometry) -> None:

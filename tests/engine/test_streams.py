@@ -15,7 +15,7 @@ from engine.generate import generate
 from engine.model import Model
 from engine.sampler_settings import SamplerSettings
 from engine.sampling import Sampler
-from engine.streams import SPARE_SLOTS, StreamSettings, slots_within
+from engine.streams import SPARE_SLOTS, StreamSettings, bytes_of_slots, slots_within
 from storage.checkpoint import Checkpoint
 from storage.errors import DriveError
 from storage.expert_layout import expert_layout
@@ -267,6 +267,8 @@ def test_slots_within_a_budget(tiny_config: ModelConfig) -> None:
         assert 26_112 <= stride <= 26_112 + 4 * 4096
         assert slots_within(checkpoint, tiny_config, 0) == 1
         assert slots_within(checkpoint, tiny_config, 1 << 40) == 16
+        assert bytes_of_slots(checkpoint, tiny_config, 2) == stride * (SPARE_SLOTS + 2 * 8)
+        assert bytes_of_slots(checkpoint, tiny_config, 999) == stride * (SPARE_SLOTS + 16 * 8)
 
 
 def test_warm_up_reads_what_a_step_then_finds(tiny_config: ModelConfig) -> None:

@@ -15,8 +15,8 @@ from storage.direct import DirectFile
 from storage.errors import ClosedReader, DriveError, ReadCancelled, ShortRead
 from storage.extents import Extent
 from storage.ids import SlotIndex
-from storage.lane import Job
 from storage.syscalls import SYSTEM, Syscalls
+from storage.ticket import Job
 from tests.fakes import FlakyDrive, GatedDrive, SlowDrive
 
 BLOCK = 512

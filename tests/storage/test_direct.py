@@ -1,5 +1,6 @@
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import sys
@@ -279,3 +280,14 @@ def test_the_real_calls_know_the_file_system_of_the_root() -> None:
         assert SYSTEM.file_system(fd) != "" or sys.platform != "linux"
     finally:
         os.close(fd)
+
+
+def test_on_macos_the_descriptor_is_told_not_to_cache_and_reads_are_whole_pages(
+    files: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, command, value: told.append((command, value)))
+    with DirectFile.open(files[104_729]) as file:
+        assert told == [(48, 1)]  # F_NOCACHE of <sys/fcntl.h>
+        assert (file.io_path.direct, file.block_bytes) == (True, 4096)

@@ -178,7 +178,7 @@ def test_what_is_no_disk_has_a_kind_and_a_name_of_its_own(machine: Machine) -> N
     assert machine.at("/remote/x", "0:54").kind == "network"
     assert machine.at("/host/x", "0:55").kind == "virtual"
     assert same_drive(machine.at("/tank/a", "0:56"), machine.at("/tank/b", "0:57"))
-    container = machine.at("/work/model", "0:30")
+    container = machine.at("/srv/model", "0:30")
     assert (container.kind, container.mount_point) == ("overlay", "/")
     assert not same_drive(container, nas)
 
