@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.hyper import rms_norm
 from engine.indexer import index_keys, select
-from engine.kernels import grouped_matmul, matmul, native
+from engine.kernels import native
 from engine.numerics import Numerics
 from engine.rotary import rotate
 from engine.state import State, Step
@@ -89,11 +89,11 @@ def _compress(
 ) -> None:  # fmt: skip
     """Latents and index keys of the groups these rows complete, written behind the committed ones."""
     cache, ratio = state.sources[layer], config.ratio(layer)
-    values = matmul(x, weights.wkv)  # [T, hd]
+    values = numerics.product(x, weights.wkv)  # [T, hd]
     if weights.wgate is None:
         latents = numerics.value(values)
     else:
-        gates = matmul(x, weights.wgate)  # [T, hd]
+        gates = numerics.product(x, weights.wgate)  # [T, hd]
         state.stage_open(step, layer, values, gates)
         waiting = step.start % ratio
         values = torch.cat((cache.open_values[:waiting], values))
@@ -170,5 +170,5 @@ def project_out(
     `wo_a` is block diagonal: group g of consecutive heads meets rows g*Ro .. g*Ro+Ro-1.
     """
     out = numerics.value(rotate(out, positions, freq, back=True)).flatten(1)  # [T, H*hd]
-    middle = numerics.value(grouped_matmul(out, weights.wo_a, config.o_groups))
+    middle = numerics.value(numerics.grouped(out, weights.wo_a, config.o_groups))
     return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.kernels import Matrix, matmul
-from engine.numerics import Numerics, sigmoid
+from engine.kernels import Matrix
+from engine.numerics import EXACT, Numerics, sigmoid
 from engine.weights import MixWeights
 
 
@@ -33,7 +33,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * rms(x, eps) * weight
 
 
-def mix(h: Tensor, weights: MixWeights, config: ModelConfig) -> Mix:
+def mix(h: Tensor, weights: MixWeights, config: ModelConfig, numerics: Numerics = EXACT) -> Mix:
     """The three coefficient sets of a half block, from the stream as it enters; all float32.
 
     Shapes: h [T, m, D]. The comb matrix starts with a softmax and one column normalisation, then alternates rows and
@@ -42,7 +42,7 @@ def mix(h: Tensor, weights: MixWeights, config: ModelConfig) -> Mix:
     """
     m, eps = config.hc_mult, config.hc_eps
     flat = h.flatten(1)  # [T, m*D] copy-major
-    product = matmul(flat, Matrix(kind="plain", weight=weights.fn, scale=None))
+    product = numerics.product(flat, Matrix(kind="plain", weight=weights.fn, scale=None))
     z = product * rms(flat, config.norm_eps)  # [T, (2+m)*m]
     scale, base = weights.scale, weights.base
     pre = sigmoid(z[:, :m] * scale[0] + base[:m]) + eps

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.hyper import rms_norm
-from engine.kernels import matmul, native
+from engine.kernels import native
 from engine.numerics import Numerics
 from engine.rotary import rotate
 from engine.schedule import NO_OWNER, n_scored
@@ -32,7 +32,7 @@ def index_keys(
 
     Shapes: latents [G, hd]; positions [G] int64 (first token of each group); result [G, di].
     """
-    keys = numerics.value(matmul(latents, weights.index_wk))
+    keys = numerics.value(numerics.product(latents, weights.index_wk))
     keys = numerics.value(rms_norm(keys, weights.index_norm, config.norm_eps))
     return numerics.index(numerics.value(rotate(keys, positions, freq)))
 
@@ -50,7 +50,7 @@ def select(
     heads, width = config.index_n_heads, config.index_head_dim
     queries = numerics.value(numerics.product(numerics.operand(low_rank_query), weights.wq_b)).view(-1, heads, width)
     queries = numerics.index(numerics.value(rotate(queries, step.positions, freq)))  # [T, Hi, di]
-    head_weight = numerics.value(matmul(x, weights.weights_proj)) * (width**-0.5 * heads**-0.5)
+    head_weight = numerics.value(numerics.product(x, weights.weights_proj)) * (width**-0.5 * heads**-0.5)
     head_weight = numerics.value(head_weight)  # [T, Hi] may be negative
 
     owners = step.schedule.owners[layer]

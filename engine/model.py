@@ -25,7 +25,6 @@ from engine.events import LoadProgress
 from engine.experts import ExpertWeights
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse, mix, rms_norm, update
-from engine.kernels import matmul
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import NUMERICS, NumericsName
 from engine.rotary import frequencies
@@ -204,15 +203,15 @@ class Model:
                 looked_up = expand_collected(weight, scale, layer, rows[layer])  # [T, C*de]
                 h = engram(h, looked_up, block.engram, config, numerics)
             # Attention half: collapsed with the mix handed in, scattered with its own.
-            coefficients = mix(h, block.mix_attention, config)
+            coefficients = mix(h, block.mix_attention, config, numerics)
             x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
             y = attention(x, block.attention, layer, state, step, config, freq, numerics)
             h = update(h, y, coefficients, numerics)
             pre = coefficients.pre
             # FFN half: collapsed with the mix of the attention half.
-            coefficients = mix(h, block.mix_ffn, config)
+            coefficients = mix(h, block.mix_ffn, config, numerics)
             x = numerics.value(rms_norm(collapse(h, pre, numerics), block.ffn.norm, config.norm_eps))
-            routing = route(x, block.ffn, config.n_activated_experts, config)
+            routing = route(x, block.ffn, config.n_activated_experts, config, numerics)
             y = moe(x, routing, self._waves(layer, step.rule, should_stop), block.ffn, config, numerics)
             h = update(h, y, coefficients, numerics)
             pre = coefficients.pre
@@ -222,7 +221,7 @@ class Model:
             trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
         x = collapse(h[-n_logits:], pre[-n_logits:], numerics)
         x = numerics.value(rms_norm(x, self._trunk.norm, config.norm_eps))
-        return Result(step=step, logits=matmul(x, self._trunk.head))
+        return Result(step=step, logits=numerics.product(x, self._trunk.head))
 
     def _embed(self, ids: Sequence[int]) -> Tensor:
         """Embedding rows [T, D]: a row read, the table is not resident."""

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.experts import ExpertWeights
-from engine.kernels import matmul, native
+from engine.kernels import native
 from engine.kernels.native_path import NativeKernels
-from engine.numerics import Numerics, sigmoid
+from engine.numerics import EXACT, Numerics, sigmoid
 from engine.weights import FfnWeights
 
 
@@ -26,7 +26,7 @@ class Routing(NamedTuple):
     weights: Tensor  # [T, k] float32
 
 
-def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig) -> Routing:
+def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig, numerics: Numerics = EXACT) -> Routing:
     """Choose experts. Shapes: x [T, D] after the FFN norm.
 
     score = sqrt(softplus(gate x)); the k largest score + bias win, ties to the lowest index; weights are the unbiased
@@ -34,7 +34,7 @@ def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig) -> R
     to a row of zeros at ordinary logits nor overflows.
     Source: spec/architecture section 10.
     """
-    logits = matmul(x, weights.gate)  # [T, E]
+    logits = numerics.product(x, weights.gate)  # [T, E]
     # By exp and log1p: torch's own softplus computes the last values of a tensor by another routine (see `sigmoid`).
     scores = torch.sqrt(torch.where(logits > 20, logits, torch.log1p(torch.exp(logits.clamp_max(20)))))
     order = torch.sort(scores + weights.gate_bias, dim=1, descending=True, stable=True).indices

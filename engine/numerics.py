@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.formats import round_bf16, round_fp4, round_fp4_e4m3, round_fp8
-from engine.kernels import Matrix, matmul
+from engine.kernels import Matrix, grouped_matmul, matmul
 
 NumericsName = Literal["exact", "reference"]
 
@@ -24,7 +24,7 @@ def _same(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """Rounding by role; every function but `product` keeps shape and dtype (float32)."""
+    """Rounding by role; every function but the products keeps shape and dtype (float32)."""
 
     name: NumericsName
     value: Callable[[Tensor], Tensor]
@@ -32,8 +32,11 @@ class Numerics:
     operand: Callable[[Tensor], Tensor]
     """Input of an fp8 or fp4 matrix."""
     product: Callable[[Tensor, Matrix], Tensor]
-    """Product of such an input [T, K] with its matrix: [T, N]. The released kernels add 32 columns at a time, and the
-    order shows: added in a library's order, 102 instead of 129 of 130 golden prompt positions agree to the last bit."""
+    """Product of an input [T, K] with any matrix: [T, N]. The released kernels add 32 columns of a packed one at a
+    time, and the order shows: in a library's order, 102 instead of 129 of 130 golden prompt positions agree to the
+    last bit."""
+    grouped: Callable[[Tensor, Matrix, int], Tensor]
+    """The block-diagonal product of `kernels.grouped_matmul`."""
     window_kv: Callable[[Tensor], Tensor]
     """A window key after rotation."""
     compressed_kv: Callable[[Tensor], Tensor]
@@ -43,13 +46,21 @@ class Numerics:
 
 
 EXACT = Numerics(
-    name="exact", value=_same, operand=_same, product=matmul, window_kv=_same, compressed_kv=_same, index=_same
+    name="exact",
+    value=_same,
+    operand=_same,
+    product=matmul,
+    grouped=grouped_matmul,
+    window_kv=_same,
+    compressed_kv=_same,
+    index=_same,
 )
 REFERENCE = Numerics(
     name="reference",
     value=round_bf16,
     operand=round_fp8,
     product=lambda x, matrix: matmul(x, matrix, in_blocks=True),
+    grouped=lambda x, matrix, groups: grouped_matmul(x, matrix, groups, by_torch=True),
     window_kv=lambda x: round_bf16(round_fp8(x)),
     compressed_kv=lambda x: round_bf16(round_fp4_e4m3(x)),
     index=lambda x: round_bf16(round_fp4(x)),

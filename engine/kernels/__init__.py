@@ -61,8 +61,9 @@ def set_threads(n: int) -> None:
 def matmul(x: Tensor, matrix: Matrix, *, in_blocks: bool = False) -> Tensor:
     """x W^T in float32. On the native path a row's result depends on that row alone, to the last bit.
 
-    Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds the products of an fp8 or fp4 matrix 32
-    columns at a time, in order, as the released kernels do; torch alone does that, and it costs up to twice the time.
+    Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds as the released kernels do: the
+    products of an fp8 or fp4 matrix 32 columns at a time, in order, those of a plain matrix as torch does. It never
+    takes the native path.
     """
     kernels = native()
     if kernels is not None and not in_blocks:
@@ -74,14 +75,15 @@ def matmul(x: Tensor, matrix: Matrix, *, in_blocks: bool = False) -> Tensor:
     return matmul_fp4(x, matrix.weight, matrix.scale, in_blocks=in_blocks)
 
 
-def grouped_matmul(x: Tensor, matrix: Matrix, groups: int) -> Tensor:
+def grouped_matmul(x: Tensor, matrix: Matrix, groups: int, *, by_torch: bool = False) -> Tensor:
     """Block-diagonal product: group g of x's columns meets rows g*N/groups .. of an fp8 matrix.
 
-    Shapes: x [T, groups*K] float32; matrix [N, K]; result [T, N] float32.
+    Shapes: x [T, groups*K] float32; matrix [N, K]; result [T, N] float32. `by_torch` adds in torch's order and never
+    takes the native path.
     """
     assert matrix.kind == "fp8" and matrix.scale is not None
     kernels = native()
-    if kernels is not None:
+    if kernels is not None and not by_torch:
         return kernels.matmul(x.contiguous(), matrix, groups)
     n, k = matrix.weight.shape[0] // groups, matrix.weight.shape[1]
     parts = [
