@@ -15,6 +15,7 @@ from app.errors import SettingsError
 from app.values import RULES
 from engine.errors import SamplerSettingsError
 from engine.sampler_settings import SamplerSettings, require_valid
+from engine.small_files import read_regular
 
 _MAX_BYTES = 1_000_000
 
@@ -70,19 +71,16 @@ def load_settings(path: Path) -> Settings:
     Raises: SettingsError, with the file and the key, for anything that cannot be used.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
+        raw = read_regular(path, _MAX_BYTES)
     except FileNotFoundError:
         return Settings()
     except OSError as error:
         raise SettingsError(f"{path}: the settings cannot be read: {error.strerror}") from error
-    if len(raw) > _MAX_BYTES:
-        raise SettingsError(f"{path}: the settings are larger than {_MAX_BYTES:,} bytes")
     try:
         values = tomllib.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: the settings are not UTF-8 text (byte {error.start:,})") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of ten thousand digits is a plain ValueError
         raise SettingsError(f"{path}: the settings are not valid TOML: {error}") from error
     return check_settings(values, source=str(path))
 

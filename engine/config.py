@@ -314,7 +314,7 @@ def read_config(folder: Path, *, config: Path | None = None) -> ConfigReading:
     if not files:
         raise ConfigError(
             f"{folder}: no config.json and no inference/config.json",
-            hint="Point at the checkpoint folder, or name the file with --config.",
+            hint="Point at the checkpoint folder: the one that holds the shards and a config.json.",
         )
     if len(files) == 2 and files[0].layout == files[1].layout:
         raise ConfigError(f"{files[0].path} and {files[1].path} are both in the {files[0].layout} layout")
@@ -338,7 +338,7 @@ def load_config(folder: Path, *, config: Path | None = None) -> LoadedConfig:
         )
         raise ConfigError(
             f"{nested.path} and {flat.path} contradict each other: {said}",
-            hint="Fetch both files again, or name the one to trust with --config.",
+            hint="Fetch both files again, or move the one that is wrong out of the folder.",
         )
     built = reading.build()
     broken = [violation for violation in verify(built) if violation.needed]

@@ -23,6 +23,7 @@ from engine.config import load_config
 from engine.errors import GoldenError
 from engine.model import Model, Trace
 from engine.numerics import NumericsName
+from engine.small_files import read_regular
 from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 
@@ -36,6 +37,8 @@ REFERENCE_MEDIAN_LIMIT = 0.05
 REFERENCE_RMS_LIMIT = 0.8
 REFERENCE_TOKEN_LIMIT = 0.05
 """Largest share of positions whose next token differs; double-precision sums alone change 4 % of them."""
+
+_MAX_JSON_BYTES = 1 << 28
 
 _FILES: Mapping[NumericsName, tuple[str, str]] = {
     "exact": ("exact.safetensors", "exact"),
@@ -91,7 +94,9 @@ class _Golden:
     def __init__(self, folder: Path, numerics: NumericsName) -> None:
         name, self.mode = _FILES[numerics]
         try:
-            self._meta: dict[str, Any] = json.loads((folder / "golden.json").read_text(encoding="utf-8"))
+            self._meta: dict[str, Any] = json.loads(read_regular(folder / "golden.json", _MAX_JSON_BYTES))
+            if not (folder / name).is_file():  # a pipe would be waited for
+                raise GoldenError(f"{folder / name}: missing, or not a regular file")
             self._arrays = load_file(folder / name)
         except (OSError, ValueError, SafetensorError) as error:
             raise GoldenError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigError, SamplerSettingsError
+from engine.small_files import read_regular
 
 MAX_TEMPERATURE = 2.0
 """Upper end of the range the model's own request format allows (spec/prompt-format.md section 6)."""
@@ -70,9 +71,7 @@ def default_settings(folder: Path) -> SamplerSettings:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: more than {_MAX_FILE_BYTES:,} bytes, this is not a generation config")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path, _MAX_FILE_BYTES))
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import TokenizerError
+from engine.small_files import read_regular
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -61,16 +62,13 @@ def read_tokenizer_file(path: Path) -> TokenizerFile:
     Raises: TokenizerError if it is missing, unreadable, oversized, not JSON, or not a byte-level BPE.
     """
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise TokenizerError(f"{path}: {size:,} bytes, more than the {_MAX_BYTES:,} accepted", hint=_FETCH_HINT)
-        data = path.read_bytes()
+        data = read_regular(path, _MAX_BYTES)
     except FileNotFoundError as error:
         raise TokenizerError(
             f"{path}: there is no tokenizer", hint="The checkpoint folder needs the released tokenizer.json."
         ) from error
     except OSError as error:
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}", hint=_FETCH_HINT) from error
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -127,15 +127,26 @@ def make_local(
     )
 
 
+MOST_QUESTION_BYTES = 1 << 24
+"""Of a question on stdin: 16 for each of a million tokens. Whether the model's own context holds it is told later."""
+
+
 def read_question(words: tuple[str, ...]) -> str:
     """The question from the command line, or from stdin for a lone "-". Words are joined by blanks.
 
     From stdin the last line end is not part of the question. Raises: UsageError when there is no question.
     """
     if words == ("-",):
+        if sys.stdin is None:
+            raise UsageError("stdin is closed", hint="Give the question, or a stdin that holds it.")
         if sys.stdin.isatty():
             print("artesian: reading the question from the terminal; Ctrl+D on an empty line ends it", file=sys.stderr)
-        raw = sys.stdin.buffer.read()
+        raw = sys.stdin.buffer.read(MOST_QUESTION_BYTES + 1)
+        if len(raw) > MOST_QUESTION_BYTES:
+            raise UsageError(
+                f"the question on stdin has more than {MOST_QUESTION_BYTES:,} bytes, no context holds that",
+                hint="Shorten it; part of the context must be left for the answer.",
+            )
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:

@@ -11,6 +11,8 @@ import pytest
 
 from app.backends.base import Backend
 from app.cli import main
+from app.commands.ask import MOST_QUESTION_BYTES, read_question
+from app.errors import UsageError
 from app.paths import settings_file
 from engine.errors import PromptError
 from engine.events import Event, LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
@@ -295,3 +297,30 @@ def test_a_notice_of_the_engine_goes_to_stderr_once(use_backend: Use, capsys: Ou
     out, err = capsys.readouterr()
     assert out == "Hello there\n"
     assert err.count("artesian: m\u241b.safetensors is read through the page cache\n") == 1
+
+
+def test_more_than_any_context_holds_is_refused_on_stdin_before_it_is_read_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Endless(io.RawIOBase):
+        n_read = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            self.n_read += len(buffer)
+            buffer[:] = b"a" * len(buffer)
+            return len(buffer)
+
+    endless = Endless()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(endless)))
+    with pytest.raises(UsageError, match="more than 16,777,216 bytes"):
+        read_question(("-",))
+    assert endless.n_read < 2 * MOST_QUESTION_BYTES
+
+
+def test_a_closed_stdin_is_wrong_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="stdin is closed"):
+        read_question(("-",))

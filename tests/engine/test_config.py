@@ -198,7 +198,7 @@ def test_a_missing_key_of_the_flat_file_has_its_flat_name(tmp_path: Path) -> Non
 def test_a_folder_without_a_config_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no config\.json and no inference/config\.json") as caught:
         load_config(tmp_path)
-    assert "--config" in caught.value.hint
+    assert "config.json" in caught.value.hint
 
 
 def test_two_files_of_one_layout_are_refused(tmp_path: Path) -> None:
