@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.backends.base import OpenEvent, TurnRequest
+from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
 from engine.events import DoneReason, Event, TurnDone, TurnStats
 from storage.syscalls import DioAlignment, Syscalls
 
@@ -35,10 +35,21 @@ class ScriptedBackend:
         self._failure = failure
         self._before_each = before_each
 
-    def measure(self, request: TurnRequest) -> int:
+    def measure(self, request: TurnRequest) -> PromptCost:
         """The number the script was given."""
         self.requests.append(request)
-        return self._prompt_tokens
+        return PromptCost(prompt_tokens=self._prompt_tokens, reused_tokens=0, context_tokens=4096, expected_s=None)
+
+    def facts(self) -> RunFacts:
+        """Made up."""
+        return RunFacts(
+            model="/models/scripted", is_demo=False, fingerprint="f" * 64, numerics="exact", index_owner="published",
+            kernels="scripted", version="0",
+        )  # fmt: skip
+
+    def warm(self, should_stop: Callable[[], bool]) -> int:
+        """Nothing to warm."""
+        return 0
 
     def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
         """Report the scripted loading."""

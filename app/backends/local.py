@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.backends.base import OpenEvent, TurnRequest
+from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
 from app.backends.observing import Observers, profile_file
 from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
 from app.errors import TooLittleMemory
 from app.machine import available_bytes
 from app.reading import Reading
-from app.report import format_bytes
+from app.report import artesian_version, format_bytes
 from engine.config import ModelConfig, load_config
 from engine.errors import EngineError, PromptError
 from engine.events import Event, Notice, TurnDone
 from engine.experts import expert_prefixes
+from engine.kernels import path
 from engine.model import Model, is_resident
 from engine.numerics import NumericsName
-from engine.prompt import Message, SystemMessage, UserMessage, render, render_raw
+from engine.prompt import render, render_raw
 from engine.sampling import Sampler
 from engine.schedule import IndexOwner
 from engine.streams import StreamSettings, bytes_of_slots, slots_within
@@ -32,6 +33,7 @@ from storage.checkpoint import Checkpoint
 from storage.errors import StorageError
 from storage.expert_layout import expert_layouts
 from storage.extents import Extent
+from storage.fingerprint import fingerprint
 from storage.rows import DEFAULT_CACHE_ROWS
 
 
@@ -75,13 +77,28 @@ class LocalBackend:
         self._observers: Observers | None = None
         self._model: Model | None = None
 
-    def measure(self, request: TurnRequest) -> int:
-        """Tokens of the prompt.
+    def measure(self, request: TurnRequest) -> PromptCost:
+        """What the prompt takes.
 
         Raises: PromptError when there is no text, or more than the context takes; ConfigError and TokenizerError when
         the folder's small files cannot be used.
         """
-        return len(self._prompt(request))
+        n_tokens, limit = len(self._prompt(request)), context_tokens(self._load_text().config)
+        return PromptCost(prompt_tokens=n_tokens, reused_tokens=0, context_tokens=limit, expected_s=None)
+
+    def facts(self) -> RunFacts:
+        """What replies depend on. Raises: OSError when a config can no longer be read."""
+        assert self._checkpoint is not None, "open() comes before facts()"
+        configs = [path.read_bytes() for path in self._load_text().sources]
+        return RunFacts(
+            model=str(self._folder),
+            is_demo=self._profiles is None,
+            fingerprint=fingerprint(self._checkpoint.headers, configs),
+            numerics=self._numerics,
+            index_owner=self._index_owner,
+            kernels=path(),
+            version=artesian_version(),
+        )
 
     def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
         """Open the drives, read the resident weights and take memory for experts.
@@ -124,7 +141,7 @@ class LocalBackend:
         """Answer from an empty state. `open` comes first. Raises: what the forward raises."""
         assert self._model is not None and self._observers is not None, "open() comes before generate()"
         text = self._load_text()
-        stop_ids = frozenset({text.config.eos_token_id}) if request.raw else text.tokenizer.turn_ends
+        stop_ids = frozenset({text.config.eos_token_id}) if request.raw_text is not None else text.tokenizer.turn_ends
         events = run_turn(
             self._model,
             self._model.new_state(),
@@ -217,12 +234,10 @@ class LocalBackend:
 
     def _prompt(self, request: TurnRequest) -> tuple[int, ...]:
         text = self._load_text()
-        if request.raw:
-            ids = render_raw(text.tokenizer, request.question).ids
+        if request.raw_text is not None:
+            ids = render_raw(text.tokenizer, request.raw_text).ids
         else:
-            messages: list[Message] = [SystemMessage(text=request.system)] if request.system else []
-            messages.append(UserMessage(parts=(request.question,)))
-            ids = render(text.tokenizer, messages, request.effort is not None, request.effort).ids
+            ids = render(text.tokenizer, request.messages, request.effort is not None, request.effort).ids
         limit = context_tokens(text.config)
         if len(ids) >= limit:
             raise PromptError(

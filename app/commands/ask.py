@@ -21,6 +21,7 @@ from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
 from engine.events import Notice, PrefillProgress, TurnDone
+from engine.prompt import Message, SystemMessage, UserMessage
 from engine.sampler_settings import default_settings, require_valid
 
 Numerics = Literal["exact", "reference"]
@@ -185,7 +186,7 @@ def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend
 
     with closing(backend), StopKey() as stop:
         try:
-            sink.begin(_facts(request, choice, backend.measure(request)))
+            sink.begin(_facts(request, choice, backend.measure(request).prompt_tokens))
             backend.open(opening, stop.pressed)
             for event in backend.generate(request, stop.pressed):
                 if isinstance(event, Notice):
@@ -218,10 +219,12 @@ def make_request(options: AskOptions, settings: Settings, choice: ModelChoice) -
     said.setdefault("seed", secrets.randbits(32))
     sampling = replace(default_settings(choice.folder), **said)
     require_valid(sampling)
+    messages: tuple[Message, ...] = (UserMessage(parts=(options.question,)),)
+    if options.system:
+        messages = (SystemMessage(text=options.system), *messages)
     return TurnRequest(
-        question=options.question,
-        system=options.system,
-        raw=options.raw,
+        messages=() if options.raw else messages,
+        raw_text=options.question if options.raw else None,
         effort=effort,
         sampling=sampling,
         max_tokens=options.max_tokens or settings.max_tokens or default_max_tokens(effort),
@@ -236,6 +239,6 @@ def _facts(request: TurnRequest, choice: ModelChoice, prompt_tokens: int) -> dic
         "prompt_tokens": prompt_tokens,
         "max_tokens": request.max_tokens,
         "think": "off" if request.effort is None else request.effort,
-        "raw": request.raw,
+        "raw": request.raw_text is not None,
         **asdict(request.sampling),
     }

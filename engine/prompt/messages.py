@@ -59,6 +59,8 @@ class AssistantMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     prefix: bool = False
     """Last message only: the model goes on from here, in the reasoning if there is no text yet."""
+    ids: tuple[int, ...] = ()
+    """The ids as they were drawn, reasoning included, end token not; empty when the text came from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

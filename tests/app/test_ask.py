@@ -16,6 +16,7 @@ from app.errors import UsageError
 from app.paths import settings_file
 from engine.errors import PromptError
 from engine.events import Event, LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
+from engine.prompt import UserMessage
 from storage.errors import TruncatedShard
 from tests.fakes import ScriptedBackend, turn_done
 
@@ -53,14 +54,14 @@ def test_words_without_quotes_are_one_question(use_backend: Use) -> None:
     backend = ScriptedBackend(_REPLY)
     use_backend(backend)
     assert main(["ask", "what", "is", "a", "slot?", "--seed", "3"]) == 0
-    assert backend.requests[0].question == "what is a slot?"
+    assert backend.requests[0].messages == (UserMessage(parts=("what is a slot?",)),)
 
 
 def test_a_question_may_begin_with_dashes_behind_two_of_them(use_backend: Use) -> None:
     backend = ScriptedBackend(_REPLY)
     use_backend(backend)
     assert main(["ask", "--", "--think", "what", "is", "that?"]) == 0
-    assert backend.requests[0].question == "--think what is that?"
+    assert backend.requests[0].messages == (UserMessage(parts=("--think what is that?",)),)
 
 
 @pytest.mark.parametrize("arguments", [["ask", "-"], ["ask", "-", "--seed", "1"], ["ask", "--seed", "1", "-"]])
@@ -71,7 +72,7 @@ def test_a_dash_reads_stdin_without_the_last_line_end(
     use_backend(backend)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("  caf\u00e9\r\nline two\r\n".encode())))
     assert main(arguments) == 0
-    assert backend.requests[0].question == "  caf\u00e9\r\nline two"
+    assert backend.requests[0].messages == (UserMessage(parts=("  caf\u00e9\r\nline two",)),)
 
 
 def test_stdin_that_is_not_text_is_refused_with_the_byte(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
