@@ -1,5 +1,6 @@
 """`artesian audit`: is this checkpoint whole and what it says it is? Decided from headers; no payload is read."""
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,9 @@ def run(
     folder: Annotated[Path, Parameter(name="DIR", help="The checkpoint's folder, or one of header prefixes.")],
     /,
     *,
+    split: Annotated[
+        list[Path] | None, Parameter(help="Folder with more shards of the checkpoint; may be repeated.")
+    ] = None,
     config: Annotated[Path | None, Parameter(help="Config file to use, in either layout. [default: DIR's own]")] = None,
     require_complete: Annotated[bool, Parameter(help="What cannot be decided yet counts as failed.")] = False,
     json_output: Annotated[bool, Parameter(name="--json", help="Print the whole report as JSON.")] = False,
@@ -45,10 +49,16 @@ def run(
     if not folder.is_dir():
         what = "not a folder" if folder.exists() else "not there"
         raise MissingFolder(f"{one_line(str(folder))} is {what}", hint="Give the folder that holds the shards.")
+    splits = tuple(split or ())
+    for more in splits:
+        if not more.is_dir():
+            raise MissingFolder(f"--split {one_line(str(more))} is not a folder", hint="Is its drive mounted?")
+        if more.resolve() == folder.resolve() or splits.count(more) > 1:
+            raise UsageError(f"--split {one_line(str(more))} was named before", hint="Each folder is named once.")
     if list_pattern is not None:
-        print(_listing(folder, list_pattern, as_json=json_output))
+        print(_listing(folder, splits, list_pattern, as_json=json_output))
         return ExitCode.DONE
-    report = audit(folder, config=config, require_complete=require_complete, fp8_block=expect_fp8_block)
+    report = audit(folder, splits=splits, config=config, require_complete=require_complete, fp8_block=expect_fp8_block)
     print(envelope("audit", report.as_json()) if json_output else "\n".join(_lines(report)))
     if report.sound:
         return ExitCode.DONE
@@ -56,9 +66,9 @@ def run(
     return ExitCode.DEVICE if refused else ExitCode.CHECKPOINT
 
 
-def _listing(folder: Path, pattern: str, *, as_json: bool) -> str:
+def _listing(folder: Path, splits: Sequence[Path], pattern: str, *, as_json: bool) -> str:
     """The tensors whose names match, in order of shard and offset: name, dtype, shape, shard, offset, bytes."""
-    tensors = [entry for name, entry in inspect(folder).tensors.items() if fnmatchcase(name, pattern)]
+    tensors = [entry for name, entry in inspect(folder, splits=splits).tensors.items() if fnmatchcase(name, pattern)]
     tensors.sort(key=lambda entry: (entry.extent.shard, entry.extent.offset))
     if as_json:
         return envelope("tensors", {"pattern": pattern, "tensors": [_as_json(entry) for entry in tensors]})

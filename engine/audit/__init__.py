@@ -4,6 +4,7 @@ Payload is never read and no tensor is made, so it runs on a checkpoint of any s
 folder with only the beginning of each shard.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.audit import (
@@ -13,6 +14,7 @@ from engine.audit import (
     engram_checks,
     file_checks,
     tensor_checks,
+    text_checks,
     vision_checks,
 )
 from engine.audit.check import Check
@@ -32,15 +34,24 @@ CHECKS: tuple[Check, ...] = (
     *draft_checks.CHECKS,
     *vision_checks.CHECKS,
     *file_checks.CHECKS,
+    *text_checks.CHECKS,
 )
 """Every check, in the order of the report."""
 
 
-def audit(folder: Path, *, config: Path | None = None, require_complete: bool = False, fp8_block: int = 32) -> Report:
+def audit(
+    folder: Path,
+    *,
+    splits: Sequence[Path] = (),
+    config: Path | None = None,
+    require_complete: bool = False,
+    fp8_block: int = 32,
+) -> Report:
     """Judge the checkpoint in `folder`; never raises for what is in it.
 
-    `config` is a config file in either layout to use instead of the folder's. `fp8_block` is the side of the block one
-    scale of a dense fp8 weight covers. With `require_complete` a check that cannot be decided has failed.
+    `splits` are folders with further shards of it. `config` is a config file in either layout to use instead of the
+    folder's. `fp8_block` is the side of the block one scale of a dense fp8 weight covers. With `require_complete` a
+    check that cannot be decided has failed.
     Time: about two seconds for the release (96,085 tensors).
     """
     reading: ConfigReading | None = None
@@ -49,7 +60,7 @@ def audit(folder: Path, *, config: Path | None = None, require_complete: bool = 
         reading = read_config(folder, config=config)
     except ConfigError as raised:
         error = raised
-    view = View(inspect(folder), reading, error, fp8_block=fp8_block)
+    view = View(inspect(folder, splits=splits), reading, error, fp8_block=fp8_block)
     return Report(
         inventory=view.inventory,
         reading=reading,

@@ -117,7 +117,7 @@ def _once(view: View) -> Iterator[Finding]:
         if isinstance(problem.error, DuplicateTensor):
             yield _fault(problem.error)
         elif isinstance(problem.error, DuplicateShard):
-            yield Note(text=f"{problem.error}; counted once")
+            yield Note(text=f"{problem.error}; counted once here, but a chat refuses it: remove one of the two")
 
 
 CHECKS = (

@@ -181,3 +181,18 @@ def test_names_from_files_cannot_steer_the_terminal(tiny: Path, capsys: Output) 
     main(["audit", str(tiny), "--list", "vision.*"])
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err and "\x07" not in out + err
+
+
+def test_shards_over_two_folders_are_whole_together_and_not_alone(tiny: Path, tmp_path: Path, capsys: Output) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for number in (1, 12, 16):
+        (tiny / shard(number)).rename(other / shard(number))
+    assert main(["audit", str(tiny), "--require-complete"]) == 4
+    assert main(["audit", str(tiny), "--require-complete", "--split", str(other)]) == 0
+    capsys.readouterr()
+    assert main(["audit", str(tiny), "--list", "vision.*", "--split", str(other)]) == 0
+    assert shard(1) in capsys.readouterr().out
+    assert main(["audit", str(tiny), "--split", str(tmp_path / "gone")]) == 4
+    assert main(["audit", str(tiny), "--split", str(tiny)]) == 2
+    assert "was named before" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from pathlib import Path
 from engine.config import ModelConfig, flat
 from engine.inventory import expected_tensors
 from storage.headers import DTYPE_BITS
+from tests.v41_tokenizer import v41_tokenizer_bytes
 
 N_LAYERS = 40
 
@@ -105,7 +106,7 @@ def shard_of(name: str) -> int:
 
 
 def write_released(folder: Path, *, whole: bool) -> Path:
-    """Config, index and 48 shards in the released layout: bare headers, or with `whole` sparse files of full size."""
+    """The released layout: small files, index and 48 shards as bare headers, or with `whole` sparse ones of full size."""
     expected = expected_tensors(RELEASED)
     shards: dict[int, list[str]] = defaultdict(list)
     for name in expected:
@@ -131,4 +132,5 @@ def write_released(folder: Path, *, whole: bool) -> Path:
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text(json.dumps(flat(RELEASED)))
+    (folder / "tokenizer.json").write_bytes(v41_tokenizer_bytes())
     return folder

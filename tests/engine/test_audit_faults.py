@@ -416,3 +416,37 @@ def test_any_header_index_and_config_is_judged(tmp_path_factory: pytest.TempPath
     assert sum(report.count(outcome) for outcome in Outcome) == len(CHECKS)
     json.dumps(report.as_json(), allow_nan=False)
     shutil.rmtree(folder)
+
+
+# Small files
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "check", "said"),
+    [
+        ("tokenizer.json", "{", "text.tokenizer", "not JSON"),
+        ("tokenizer.json", '{"model": {"type": "Unigram"}}', "text.tokenizer", "'BPE' is needed"),
+        ("generation_config.json", "[]", "text.sampling", "not a JSON object"),
+        ("generation_config.json", '{"temperature": 9}', "text.sampling", "it must be 0 to 2"),
+    ],
+)
+def test_a_small_file_a_chat_would_refuse_fails_its_check(
+    file: str, content: str, check: str, said: str, tiny: Path
+) -> None:
+    (tiny / file).write_text(content)
+    report = audit(tiny)
+    assert failing(report) == {check}
+    assert said in faults(report, check)[0].message
+
+
+def test_a_tokenizer_of_a_larger_model_fails(tiny: Path) -> None:
+    vocab_size = json.loads((tiny / "config.json").read_text())["text_config"]["vocab_size"]
+    edit_json(tiny / "tokenizer.json", lambda file: file["added_tokens"][-1].update(id=vocab_size))
+    (fault,) = faults(audit(tiny), "text.tokenizer")
+    assert (fault.found, fault.expected) == (vocab_size, vocab_size - 1)
+
+
+def test_a_tokenizer_that_is_not_there_yet_is_waited_for(tiny: Path) -> None:
+    (tiny / "tokenizer.json").unlink()
+    report = audit(tiny)
+    assert failing(report) == set() and undecided(report) == {"text.tokenizer"}
