@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from app.errors import UsageError
 from app.paths import demo_folder
 from app.settings import Settings
 from storage.errors import MissingFolder
@@ -25,7 +26,12 @@ class ModelChoice:
 
 
 def choose_model(option: str | None, settings: Settings, environ: Mapping[str, str] = os.environ) -> ModelChoice:
-    """The folder `--model` names, else ARTESIAN_MODEL, else the settings, else the demo's. It may not exist."""
+    """The folder `--model` names, else ARTESIAN_MODEL, else the settings, else the demo's. It may not exist.
+
+    Raises: UsageError for a `--model` that is blank, which a script's unset variable makes.
+    """
+    if option is not None and not option.strip():
+        raise UsageError("--model is empty", hint="Name the folder of a checkpoint, or leave the option out.")
     named: tuple[tuple[Origin, str | None], ...] = (
         ("--model", option),
         ("ARTESIAN_MODEL", environ.get("ARTESIAN_MODEL")),

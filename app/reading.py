@@ -170,6 +170,8 @@ def _weights(texts: Sequence[str], folders: Sequence[Path]) -> dict[Path, float]
             )
         weights[folder] = float(number)
     missing = [folder for folder in folders if folder not in weights]
+    if not any(weights.values()):
+        raise UsageError("--drive-weight is 0 for every folder", hint="At least one must be read from.")
     if missing:
         raise UsageError(
             f"--drive-weight says nothing of {_shown(missing[0])}",

@@ -124,7 +124,7 @@ def measure_weights(
     measured = [rate for rate in rates if rate.error is None]
     if len(measured) > 1:
         each = ", ".join(f"{shown(rate.drive)} {format_bytes(rate.rate_bytes_s)}/s" for rate in measured)
-        say(f"{len(measured)} drives share the reads by their rates, measured now: {each}.")
+        say(f"{len(measured)} drives share the reads, most where they end soonest. Measured now: {each}.")
 
 
 def _report_texts(report: FolderReport, found: FoundCopies) -> Iterator[str]:
@@ -138,6 +138,8 @@ def _report_texts(report: FolderReport, found: FoundCopies) -> Iterator[str]:
         yield f"In the {name}, {len(report.refused) - _MOST_REFUSED:,} more files are not used."
     if report.role == "mirror" and not report.accepted and not report.refused:
         yield f"The {name} holds no shard of this checkpoint."
+    if report.role == "split" and not report.accepted and not report.refused:
+        yield f"The {name} holds no shard of this checkpoint that its other folders lack."
     if report.role == "mirror" and report.same_drive:
         drives = sorted({c.drive for some in found.copies.values() for c in some if c.folder == report.folder})
         yield (

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from app.errors import UsageError
 from app.model_choice import choose_model, require_folder
 from app.paths import demo_folder
 from app.settings import Settings
@@ -19,6 +20,11 @@ def test_with_nothing_named_it_is_the_demo() -> None:
     choice = choose_model(None, Settings(), {})
     assert (choice.folder, choice.origin, choice.is_demo) == (demo_folder(), "demo", True)
     assert (choice.folder / "config.json").is_file()
+
+
+def test_an_empty_option_is_refused_and_not_taken_for_the_demo() -> None:
+    with pytest.raises(UsageError, match="--model is empty"):
+        choose_model("", Settings(model="/settings"), {})
 
 
 def test_the_demo_is_known_by_its_folder_too(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_without_weights_the_rates_are_measured_and_said(tmp_path: Path, ask: As
     events, err = ask("--mirror", str(_mirror(tmp_path / "mirror")))
     assert _tokens(events) == plain
     (notice,) = _notices(events)
-    assert notice.startswith("2 drives share the reads by their rates, measured now: mirror ")
+    assert notice.startswith("2 drives share the reads, most where they end soonest. Measured now: mirror ")
     assert notice.count("/s") == 2 and f"artesian: {notice}\n" in err
 
 
@@ -130,6 +130,14 @@ def test_a_split_checkpoint_is_read_from_both_folders(tmp_path: Path, ask: Ask, 
     events, _ = ask("--split", str(tmp_path / "second"), model=model)
     assert _tokens(events) == plain and set(_drives(events)) == {"first", "second"}
     assert _notices(events) == []  # no shard is in two places, so there is nothing to weigh
+
+
+def test_a_split_with_nothing_new_in_it_is_said(tmp_path: Path, ask: Ask, plain: list[int]) -> None:
+    (tmp_path / "second").mkdir()
+    events, _ = ask("--split", str(tmp_path / "second"))
+    assert _tokens(events) == plain
+    (notice,) = _notices(events)
+    assert str(tmp_path / "second") in notice and "holds no shard" in notice
 
 
 def test_what_is_no_copy_is_refused_with_the_reason_and_the_answer_stays(

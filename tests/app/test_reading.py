@@ -82,6 +82,7 @@ def test_a_weight_names_its_folder_in_any_spelling(tmp_path: Path, monkeypatch: 
         ({"drive_weight": ["model=1"]}, "--drive-weight has no effect"),
         ({"mirror": ["m"], "drive_weight": ["m=1"]}, "--drive-weight says nothing of"),
         ({"mirror": ["m"], "drive_weight": ["m=1", "model=1", "n=1"]}, "names a folder that is not read from"),
+        ({"mirror": ["m"], "drive_weight": ["m=0", "model=0"]}, "--drive-weight is 0 for every folder"),
         ({"mirror": ["m"], "drive_weight": ["m=-1"]}, "--drive-weight must be"),
         ({"mirror": ["m"], "drive_weight": ["m=nan"]}, "--drive-weight must be"),
         ({"mirror": ["m"], "drive_weight": ["m"]}, "--drive-weight must be"),

@@ -106,7 +106,7 @@ def shard_of(name: str) -> int:
 
 
 def write_released(folder: Path, *, whole: bool) -> Path:
-    """The released layout: small files, index and 48 shards as bare headers, or with `whole` sparse ones of full size."""
+    """The released layout: small files, index and 48 shards as bare headers, or sparse and of full size."""
     expected = expected_tensors(RELEASED)
     shards: dict[int, list[str]] = defaultdict(list)
     for name in expected:
