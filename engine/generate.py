@@ -57,7 +57,7 @@ def generate(
             if turn.answer_tokens >= max_tokens:
                 yield turn.done("length")
                 return
-            token = sampler.draw(logits)
+            token = sampler.draw(logits, state.n_tokens)
             if token in stop_ids:
                 yield turn.done("stop")
                 return

@@ -1,11 +1,16 @@
 """Logits to a token; knows nothing of where the logits came from.
 
-The one thing a reader would get wrong: `distribution` is the final distribution, after every setting, so that
-speculative sampling can compare two of them; a draw spends exactly one uniform number, whatever the settings cut away.
+The one thing a reader would get wrong: there is no stream of random numbers. What chance says of a token follows from
+the seed and the token's position alone, so a reply that was stopped goes on as if it had not been, and a position drawn
+twice, once from the draft head's logits and once from the model's, gives the same token wherever the two distributions
+allow it. That is speculative sampling by common random numbers: what is said is always the model's own draw.
 """
 
+import secrets
 from collections.abc import Collection
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,7 +21,7 @@ __all__ = ["Sampler", "SamplerSettings"]
 
 
 class Sampler:
-    """Draws tokens under one set of settings. It holds the random stream of one run: not to be shared by threads."""
+    """Draws tokens under one set of settings. Holds nothing that changes."""
 
     def __init__(self, settings: SamplerSettings, *, never: Collection[int] = ()) -> None:
         """`never` lists token ids that are not drawn at all, greedily neither (reserved and image tokens).
@@ -26,10 +31,8 @@ class Sampler:
         require_valid(settings)
         self._settings = settings
         self._never = torch.tensor(sorted(set(never)), dtype=torch.int64)
-        self._random = torch.Generator("cpu")
-        # A seed() draw has 64 bits; the settings take 63, so that any language's signed integer can repeat the run.
-        self._seed = self._random.seed() % 2**63 if settings.seed is None else settings.seed
-        self._random.manual_seed(self._seed)
+        # 63 bits, so that any language's signed integer can repeat the run.
+        self._seed = secrets.randbits(63) if settings.seed is None else settings.seed
 
     @property
     def seed(self) -> int:
@@ -64,26 +67,36 @@ class Sampler:
             probs = torch.where(probs >= self._settings.min_p * probs.max(), probs, 0.0)
         return probs / probs.sum()
 
-    def draw(self, logits: Tensor) -> int:
-        """One token. Shapes: logits [V]. Raises: LogitsError as `distribution` does."""
-        return _best(self._checked(logits)) if self.greedy else self.pick(self.distribution(logits))
+    def draw(self, logits: Tensor, position: int) -> int:
+        """The token of a position of the conversation, counted from 0. Shapes: logits [V].
 
-    def pick(self, probs: Tensor) -> int:
-        """One index of a distribution by inversion of one uniform number; `probs` need not add up to 1.
-
-        Shapes: probs [V] float64, on the CPU. Raises: LogitsError if it has no weight at all.
+        Raises: LogitsError as `distribution` does.
         """
-        cumulative = torch.cumsum(probs, dim=0)
-        total = float(cumulative[-1])
-        if not total > 0:
-            raise LogitsError("the distribution to draw from has no weight")
-        index = int(torch.searchsorted(cumulative, self.uniform() * total, right=True))
-        # With a subnormal total the product can round up to the total itself, which lies behind every entry.
-        return index if index < len(probs) else int(torch.nonzero(probs)[-1])
+        return _best(self._checked(logits)) if self.greedy else self.pick(self.distribution(logits), position)
 
-    def uniform(self) -> float:
-        """The next number of the random stream, in [0, 1)."""
-        return float(torch.rand((), generator=self._random, dtype=torch.float64))
+    def pick(self, probs: Tensor, position: int) -> int:
+        """One index of a distribution; `probs` need not add up to 1. Shapes: probs [V] float64, on the CPU.
+
+        Every index waits for a time that is exponential with rate 1 and divided by its weight; the first one wins,
+        which happens with a chance in proportion to the weight. Times of one position are the same whatever the
+        weights: two distributions with a total variation distance of d give the same index with a chance of at least
+        (1 - d) / (1 + d), and an index of weight p is the one that wins with chance p.
+        Raises: LogitsError if there is no weight at all.
+        Source: the exponential form of the Gumbel-max trick; Daliri, Musco, Suresh: Coupling without communication and
+        drafter-invariant speculative decoding (arXiv 2408.07978).
+        """
+        weights = probs.numpy()
+        (kept,) = np.nonzero(weights)
+        if not len(kept):
+            raise LogitsError("the distribution to draw from has no weight")
+        with np.errstate(over="ignore"):  # a weight near the smallest float64 waits for ever
+            return int(kept[np.argmin(self.times(position, int(kept[-1]) + 1)[kept] / weights[kept])])
+
+    def times(self, position: int, n: int) -> npt.NDArray[np.float64]:
+        """Exponential waiting times of the first n indices at a position: [n], above 0, the same in any n."""
+        # NumPy keeps the raw stream of Philox as it is; 53 bits and a half lie strictly between 0 and 1.
+        raw = np.random.Philox(key=np.array([self._seed, position], dtype=np.uint64)).random_raw(n)
+        return np.asarray(-np.log(((raw >> np.uint64(11)) + 0.5) * 2.0**-53))
 
     def _checked(self, logits: Tensor) -> Tensor:
         """Float64 scores on the CPU with the barred tokens at -infinity. Shapes: logits [V]."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.draft.rings import DraftRings
 from engine.schedule import NO_OWNER, IndexOwner, Rule, Schedule, schedule
 
 _FIRST_CAPACITY = 64
@@ -58,7 +59,7 @@ class StagedRows:
     """The last rows a forward made of something, from row `first` on."""
 
     first: int
-    values: Tensor  # [n, hd]
+    values: Tensor  # [n, ...], hd wide
     gates: Tensor | None = None  # [n, hd], open groups only
 
 
@@ -74,6 +75,7 @@ class Step:
     positions: Tensor  # [T] int64
     windows: dict[int, StagedRows] = field(default_factory=dict)
     open_groups: dict[int, StagedRows] = field(default_factory=dict)
+    draft_keys: StagedRows | None = None  # values [n, S, hd], with a draft head only
     # The slots that layers overwrite in order within a forward:
     kv_source: int = NO_OWNER
     selection: Tensor | None = None  # [T, <=K] int64, ascending, -1 where there is none
@@ -91,15 +93,17 @@ class State:
     Attributes:
         tokens: Ids of every committed position.
         index_owner: The layer whose index keys were published last, or -1.
+        draft: What the draft head reads of the committed positions; None where no draft head is open.
     """
 
-    def __init__(self, config: ModelConfig, reading: IndexOwner = "published") -> None:
+    def __init__(self, config: ModelConfig, reading: IndexOwner = "published", *, drafts: bool = False) -> None:
         self.config = config
         self.reading: IndexOwner = reading
         self.tokens: list[int] = []
         self.index_owner = NO_OWNER
         self.windows = [torch.zeros((config.window_size, config.head_dim)) for _ in range(config.n_layers)]
         self.sources = {layer: SourceCache(config, layer) for layer in config.kv_source_layers}
+        self.draft = DraftRings(config) if drafts else None
 
     @property
     def n_tokens(self) -> int:
@@ -129,6 +133,10 @@ class State:
         first = max(0, step.n_rows - self.sources[layer].ratio + 1) if step.rule == "prefill" else 0
         step.open_groups[layer] = StagedRows(first, values[first:].clone(), gates[first:].clone())
 
+    def stage_draft(self, step: Step, keys: Tensor) -> None:
+        """Keep the draft stages' keys of the step's last rows, [n, S, hd], until commit."""
+        step.draft_keys = StagedRows(step.n_rows - keys.shape[0], keys)
+
     def commit(self, step: Step, n_rows: int | None = None) -> None:
         """Make the first `n_rows` rows of the step (default all) part of the state and forget the others.
 
@@ -143,6 +151,9 @@ class State:
             self.windows[layer][(step.start + rows) % size] = staged.values[rows - staged.first]
         for layer, staged in step.open_groups.items():
             self._commit_open(self.sources[layer], step.start, n, staged)
+        if self.draft is not None and step.draft_keys is not None:
+            rows = torch.arange(max(step.draft_keys.first, n - size), n)
+            self.draft.write(step.start + rows, step.draft_keys.values[rows - step.draft_keys.first])
         self.tokens.extend(step.ids[:n])
         self.index_owner = step.schedule.slot_after[n - 1]
 
@@ -171,4 +182,7 @@ class State:
             if cache.ratio > 1:
                 parts[f"open_values.{layer}"] = cache.open_values[: n % cache.ratio].clone()
                 parts[f"open_gates.{layer}"] = cache.open_gates[: n % cache.ratio].clone()
+        if self.draft is not None:
+            for stage, keys in enumerate(self.draft.before(n)):
+                parts[f"draft.{stage}"] = keys.clone()
         return parts

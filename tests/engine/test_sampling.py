@@ -1,8 +1,10 @@
-"""Sampling against plain loops over Python floats, exact draws, and a chi-square count."""
+"""Sampling against plain loops over Python floats, exact draws, and chi-square counts."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -99,17 +101,17 @@ def plain_distribution_sorted(logits: torch.Tensor, chosen: SamplerSettings) -> 
 def test_greedy_takes_the_best_and_ties_go_to_the_lowest_id() -> None:
     sampler = Sampler(SamplerSettings(temperature=0))
     assert sampler.greedy
-    assert sampler.draw(torch.tensor([1.0, 3.0, 2.0])) == 1
+    assert sampler.draw(torch.tensor([1.0, 3.0, 2.0]), 0) == 1
     logits = torch.zeros(129_280)
     logits[[77, 500, 129_279]] = 4.0
-    assert sampler.draw(logits) == 77
+    assert sampler.draw(logits, 5) == 77
     assert int(sampler.distribution(logits).argmax()) == 77
-    assert sampler.draw(torch.full((7,), -5.0)) == 0
+    assert sampler.draw(torch.full((7,), -5.0), 0) == 0
 
 
 def test_greedy_does_not_see_the_other_settings() -> None:
     logits = torch.tensor([0.0, 1.0, 0.5])
-    assert Sampler(SamplerSettings(temperature=0, top_k=2, top_p=0.1, min_p=0.9)).draw(logits) == 1
+    assert Sampler(SamplerSettings(temperature=0, top_k=2, top_p=0.1, min_p=0.9)).draw(logits, 0) == 1
 
 
 # Draws.
@@ -120,7 +122,7 @@ def test_seeded_runs_repeat_and_other_seeds_differ() -> None:
 
     def run(seed: int | None) -> list[int]:
         sampler = Sampler(SamplerSettings(seed=seed))
-        return [sampler.draw(logits) for _ in range(50)]
+        return [sampler.draw(logits, position) for position in range(50)]
 
     assert run(7) == run(7)
     assert run(7) != run(8)
@@ -130,32 +132,44 @@ def test_seeded_runs_repeat_and_other_seeds_differ() -> None:
 def test_an_unseeded_run_can_be_repeated_from_its_seed() -> None:
     logits = torch.randn(100, generator=torch.Generator().manual_seed(1))
     first = Sampler(SamplerSettings())
-    drawn = [first.draw(logits) for _ in range(20)]
+    drawn = [first.draw(logits, position) for position in range(20)]
     again = Sampler(SamplerSettings(seed=first.seed))
-    assert [again.draw(logits) for _ in range(20)] == drawn
+    assert [again.draw(logits, position) for position in range(20)] == drawn
 
 
-def test_a_draw_is_the_inversion_of_one_uniform_number() -> None:
-    sampler, twin = Sampler(SamplerSettings(seed=3)), Sampler(SamplerSettings(seed=3))
-    probs = torch.tensor([0.0, 0.2, 0.0, 0.5, 0.3, 0.0], dtype=torch.float64)
-    for _ in range(500):
-        left = twin.uniform()
-        expected = 1 if left < 0.2 else 3 if left < 0.7 else 4
-        assert sampler.pick(probs) == expected
-    # However much the settings cut away, one number is spent: the streams stay in step.
-    cut = Sampler(SamplerSettings(seed=3, top_k=1))
-    for _ in range(500):
-        cut.draw(torch.tensor([0.0, 1.0]))
-    assert cut.uniform() == twin.uniform()
+def test_a_draw_depends_on_seed_position_and_distribution_and_on_nothing_drawn_before() -> None:
+    sampler, other = Sampler(SamplerSettings(seed=3)), Sampler(SamplerSettings(seed=3))
+    logits = torch.randn(300, generator=torch.Generator().manual_seed(2))
+    forwards = [sampler.draw(logits, position) for position in range(64)]
+    assert [other.draw(logits, position) for position in reversed(range(64))][::-1] == forwards
+    assert [sampler.draw(logits, position) for position in range(64)] == forwards
+    assert len(set(forwards)) > 20
 
 
-def test_a_draw_never_lands_behind_the_last_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pick_is_the_first_of_exponential_times_over_weights() -> None:
+    # By hand from NumPy's Philox keyed by seed and position: 53 bits and a half, minus the logarithm, over the weight.
+    sampler = Sampler(SamplerSettings(seed=3))
+    weights = [0.0, 0.2, 0.0, 0.5, 0.3, 0.0]
+    for position in (0, 1, 2**40):
+        raw = np.random.Philox(key=np.array([3, position], dtype=np.uint64)).random_raw(6)
+        times = [-math.log((int(bits >> 11) + 0.5) / 2**53) for bits in raw.tolist()]
+        expected = min((i for i in range(6) if weights[i]), key=lambda i: times[i] / weights[i])
+        assert sampler.pick(torch.tensor(weights, dtype=torch.float64), position) == expected
+        assert sampler.times(position, 4).tolist() == sampler.times(position, 6).tolist()[:4]
+
+
+def test_the_smallest_weights_can_be_drawn() -> None:
     sampler = Sampler(SamplerSettings(seed=1))
-    monkeypatch.setattr(sampler, "uniform", lambda: 1 - 2**-53)
-    for last in (1.0, 0.3, 5e-324):  # with the last one, a subnormal, the product rounds up to the total
-        assert sampler.pick(torch.tensor([0.0, last, 0.0, 0.0], dtype=torch.float64)) == 1
-    monkeypatch.setattr(sampler, "uniform", lambda: 0.0)
-    assert sampler.pick(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)) == 2
+    for only in (1.0, 0.3, 5e-324):
+        assert sampler.pick(torch.tensor([0.0, only, 0.0, 0.0], dtype=torch.float64), 9) == 1
+
+
+def chi_square(counts: torch.Tensor, probs: torch.Tensor) -> float:
+    """Pearson's statistic of the counts [V] against the probabilities [V]; nothing may lie where there is no weight."""
+    kept = probs > 0
+    assert int(counts[~kept].sum()) == 0
+    expected = float(counts.sum()) * probs
+    return float((((counts - expected) ** 2) / expected)[kept].sum())
 
 
 def test_counts_fit_the_distribution() -> None:
@@ -163,19 +177,28 @@ def test_counts_fit_the_distribution() -> None:
     sampler = Sampler(SamplerSettings(temperature=1.3, top_k=12, seed=2024))
     logits = torch.randn(200, generator=torch.Generator().manual_seed(9))
     probs = sampler.distribution(logits)
-    n = 20_000
-    counts = torch.bincount(torch.tensor([sampler.pick(probs) for _ in range(n)]), minlength=200)
-    kept = probs > 0
-    assert int(kept.sum()) == 12
-    assert int(counts[~kept].sum()) == 0
-    assert float((((counts - n * probs) ** 2) / (n * probs))[kept].sum()) < 31.26
+    assert int((probs > 0).sum()) == 12
+    drawn = [sampler.pick(probs, position) for position in range(20_000)]
+    assert chi_square(torch.bincount(torch.tensor(drawn), minlength=200), probs) < 31.26
+
+
+def test_neighbouring_positions_and_seeds_are_independent() -> None:
+    # Pairs of draws from a fair four-sided distribution: 15 degrees of freedom, 37.70 is the 0.1 % point (tables).
+    probs = torch.full((4,), 0.25, dtype=torch.float64)
+    fair = torch.full((16,), 1 / 16, dtype=torch.float64)
+    drawn = [Sampler(SamplerSettings(seed=8)).pick(probs, position) for position in range(12_001)]
+    pairs = [4 * one + next_one for one, next_one in pairwise(drawn)]
+    assert chi_square(torch.bincount(torch.tensor(pairs), minlength=16), fair) < 37.70
+    drawn = [Sampler(SamplerSettings(seed=seed)).pick(probs, 100) for seed in range(12_001)]
+    pairs = [4 * one + next_one for one, next_one in pairwise(drawn)]
+    assert chi_square(torch.bincount(torch.tensor(pairs), minlength=16), fair) < 37.70
 
 
 def test_temperature_two_differs_from_temperature_one() -> None:
     logits = torch.randn(50, generator=torch.Generator().manual_seed(4)) * 2
     one = Sampler(SamplerSettings(temperature=1.0, seed=5))
     two = Sampler(SamplerSettings(temperature=2.0, seed=5))
-    assert [one.draw(logits) for _ in range(40)] != [two.draw(logits) for _ in range(40)]
+    assert [one.draw(logits, p) for p in range(40)] != [two.draw(logits, p) for p in range(40)]
 
 
 def test_a_tiny_temperature_is_nearly_greedy_not_nan() -> None:
@@ -188,15 +211,15 @@ def test_a_tiny_temperature_is_nearly_greedy_not_nan() -> None:
 
 def test_barred_tokens_are_never_drawn() -> None:
     logits = torch.tensor([0.0, 9.0, 1.0, 2.0])
-    assert Sampler(SamplerSettings(temperature=0), never=[1]).draw(logits) == 3
+    assert Sampler(SamplerSettings(temperature=0), never=[1]).draw(logits, 0) == 3
     assert Sampler(SamplerSettings(), never=[1, 3, 700]).distribution(logits)[[1, 3]].tolist() == [0, 0]
     with pytest.raises(LogitsError, match="no token"):
-        Sampler(SamplerSettings(), never=[0, 1, 2, 3]).draw(logits)
+        Sampler(SamplerSettings(), never=[0, 1, 2, 3]).draw(logits, 0)
 
 
 def test_the_logits_are_not_changed() -> None:
     logits = torch.tensor([0.0, 9.0], dtype=torch.float64)
-    Sampler(SamplerSettings(), never=[1]).draw(logits)
+    Sampler(SamplerSettings(), never=[1]).draw(logits, 0)
     assert logits.tolist() == [0.0, 9.0]
 
 
@@ -206,19 +229,19 @@ def test_a_broken_logit_is_named(temperature: float, bad: float) -> None:
     logits = torch.zeros(10)
     logits[6] = bad
     with pytest.raises(LogitsError, match=r"token 6 is (nan|inf)"):
-        Sampler(SamplerSettings(temperature=temperature)).draw(logits)
+        Sampler(SamplerSettings(temperature=temperature)).draw(logits, 0)
 
 
 def test_a_minus_infinity_is_a_barred_token() -> None:
     logits = torch.tensor([-math.inf, 0.0, -math.inf])
     assert Sampler(SamplerSettings()).distribution(logits).tolist() == [0, 1, 0]
     with pytest.raises(LogitsError, match="no token"):
-        Sampler(SamplerSettings(temperature=0)).draw(torch.full((3,), -math.inf))
+        Sampler(SamplerSettings(temperature=0)).draw(torch.full((3,), -math.inf), 0)
 
 
 def test_a_distribution_without_weight_is_refused() -> None:
     with pytest.raises(LogitsError, match="no weight"):
-        Sampler(SamplerSettings()).pick(torch.zeros(4, dtype=torch.float64))
+        Sampler(SamplerSettings()).pick(torch.zeros(4, dtype=torch.float64), 0)
 
 
 # Settings.
@@ -251,7 +274,7 @@ def test_a_setting_out_of_range_is_refused_by_name(name: str, value: float, rang
 def test_the_ends_of_the_ranges_are_accepted() -> None:
     require_valid(SamplerSettings(temperature=0, top_p=1, min_p=0, top_k=0, seed=0))
     require_valid(SamplerSettings(temperature=2, top_p=1e-9, min_p=1, top_k=2**31 - 1, seed=2**63 - 1))
-    Sampler(SamplerSettings(seed=2**63 - 1)).uniform()
+    assert Sampler(SamplerSettings(seed=2**63 - 1)).draw(torch.tensor([0.0, -torch.inf]), 2**63) == 0
 
 
 def test_the_defaults_of_a_folder(tmp_path: Path) -> None:
