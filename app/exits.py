@@ -12,6 +12,7 @@ from engine.errors import (
     KernelError,
     PromptError,
     SamplerSettingsError,
+    SavedStateError,
     Stopped,
     TokenizerError,
 )
@@ -46,6 +47,7 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
     SettingsError: ExitCode.USAGE,
     PromptError: ExitCode.USAGE,
     SamplerSettingsError: ExitCode.USAGE,
+    SavedStateError: ExitCode.FAILED,
     GoldenError: ExitCode.USAGE,
     KernelError: ExitCode.USAGE,
     TooLittleMemory: ExitCode.TOO_BIG,

@@ -33,6 +33,24 @@ class PromptError(EngineError):
     """A conversation cannot be rendered, or its tokens cannot be run."""
 
 
+class ContextOverflow(PromptError):  # noqa: N818 - named for what is wrong
+    """A prompt that leaves no place for an answer in the model's context.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt; the least it can have when it was refused unread.
+        context_tokens: Positions there are.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", prompt_tokens: int, context_tokens: int) -> None:
+        super().__init__(message, hint=hint)
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
+
+
+class SavedStateError(EngineError):
+    """A saved state cannot be written, or does not belong here: it is damaged, or of another model, mode or version."""
+
+
 class SamplerSettingsError(EngineError):
     """A sampling setting is out of its range."""
 

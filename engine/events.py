@@ -27,9 +27,12 @@ class PrefillProgress:
 
     done_tokens: int
     total_tokens: int
+    """Tokens that are read now: those of the prompt that no kept state holds."""
     read_bytes: int
     """Expert and engram bytes read from drives since the turn began."""
     elapsed_s: float
+    reused_tokens: int = 0
+    """Tokens of the prompt that a kept state holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +84,39 @@ class DriveFigures:
     n_errors: int
 
 
+Work = Literal["prefill", "decode"]
+"""Reading the prompt, or drawing the reply."""
+
+Phase = Literal["expert_reads", "experts", "attention", "dense", "engram", "head", "other"]
+"""Waiting for the drives to give experts; multiplying by them; the attention halves; shared experts, routers, norms and
+hyper-connections; engram rows and their gates, the wait for them included; the final norm and the head; everything
+else: embedding, planning, sampling, and Python between the others.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseFigures:
+    """What one phase of the forwards of a turn took."""
+
+    work: Work
+    phase: Phase
+    seconds: float
+    bytes: int
+    """Stored weights that the arithmetic went through, as they lie in memory, once a forward; of "expert_reads", what
+    the drives gave.
+    """
+    rate_bytes_s: float
+    """Bytes over seconds; 0 when the phase took no time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStats:
     """Figures of one turn."""
 
     prompt_tokens: int
+    """Of the whole prompt."""
     reused_tokens: int
+    """How many of them a kept state held, so that they were not read again."""
     answer_tokens: int
     thinking_tokens: int
     prefill_s: float
@@ -101,6 +131,8 @@ class TurnStats:
     """Time the forward waited for experts and engram rows."""
     drives: tuple[DriveFigures, ...] = ()
     """The drives that were read, by name."""
+    phases: tuple[PhaseFigures, ...] = ()
+    """Where `prefill_s` and `decode_s` went: the phases of each add up to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

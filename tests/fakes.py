@@ -51,6 +51,14 @@ class ScriptedBackend:
         """Nothing to warm."""
         return 0
 
+    def save_state(self, path: Path, request: TurnRequest) -> int:
+        """Nothing is kept."""
+        return 0
+
+    def restore_state(self, path: Path) -> int:
+        """Nothing is kept."""
+        return 0
+
     def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
         """Report the scripted loading."""
         for event in self._loading:

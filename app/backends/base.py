@@ -6,6 +6,7 @@ backend's business: it compares token ids with the states it kept and reads only
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from app.progress import CountProgress
@@ -68,10 +69,13 @@ OpenEvent = LoadProgress | CountProgress | Notice
 
 
 class Backend(Protocol):
-    """Something that answers. Used from one thread at a time."""
+    """Something that answers. Used from one thread at a time, but for `measure` and `close`."""
 
     def measure(self, request: TurnRequest) -> PromptCost:
-        """What the prompt takes; loads no weights. Raises: PromptError when it cannot be run."""
+        """What the prompt takes; loads no weights. From any thread, also while a turn is answered.
+
+        Raises: ContextOverflow when it leaves no place for an answer; PromptError when it cannot be run.
+        """
         ...
 
     def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
@@ -90,6 +94,24 @@ class Backend(Protocol):
         """Read what is likely to be needed while nobody waits, until `should_stop()`; how many experts it read."""
         ...
 
+    def save_state(self, path: Path, request: TurnRequest) -> int:
+        """Write the states kept of the request's conversation to a file; its bytes, 0 when none is kept.
+
+        A request that is to be answered next, or the one that was, with its reply as an answer to be continued, keeps
+        the most. Raises: SavedStateError when it cannot be written; what was there before stays then.
+        """
+        ...
+
+    def restore_state(self, path: Path) -> int:
+        """Take the states in a file among the kept ones; how many tokens of a conversation they hold. After `open`.
+
+        Raises: SavedStateError when it is damaged, or of another model, mode or version. Reading again is always
+        possible then.
+        """
+        ...
+
     def close(self) -> None:
-        """Give back everything; safe to call twice and without `open`."""
+        """Give back everything; safe to call twice, without `open`, and from another thread: a turn or an opening in
+        the works is stopped and waited for.
+        """
         ...

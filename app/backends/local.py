@@ -17,7 +17,7 @@ from app.machine import available_bytes
 from app.reading import Reading
 from app.report import artesian_version, format_bytes
 from engine.config import ModelConfig, load_config
-from engine.errors import EngineError, PromptError
+from engine.errors import EngineError, PromptError, SavedStateError
 from engine.events import Event, Notice, TurnDone
 from engine.experts import expert_prefixes
 from engine.kernels import path
@@ -177,6 +177,14 @@ class LocalBackend:
         profile, n = self._observers.profile, self._model.config.n_routed_experts
         hottest = {layer: profile.hottest(layer, n) for layer in range(self._model.config.n_layers)}
         return self._model.streams.experts.warm(hottest, should_stop)
+
+    def save_state(self, path: Path, request: TurnRequest) -> int:
+        """Write the states kept of the request's conversation: none yet, so nothing."""
+        return 0
+
+    def restore_state(self, path: Path) -> int:
+        """Take saved states in. Raises: SavedStateError: none can be yet."""
+        raise SavedStateError(f"{path}: states cannot be restored yet")
 
     def close(self) -> None:
         """Close the model and its files."""
