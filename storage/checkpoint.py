@@ -21,7 +21,6 @@ from storage.errors import (
     ClosedCheckpoint,
     DriveError,
     MountError,
-    RowOutOfRange,
     ShardChanged,
     StorageError,
     UnknownTensor,
@@ -33,6 +32,7 @@ from storage.inspection import inspect
 from storage.inventory import Inventory
 from storage.reader import ShardFile, open_shard
 from storage.replicas import Demotion, ReplicaSet
+from storage.stand_in import StandIn, stand_in
 from storage.syscalls import SYSTEM, Syscalls
 
 __all__ = ["Checkpoint", "Inventory", "inspect", "refusal"]
@@ -51,6 +51,7 @@ class Checkpoint:
         replicas: ReplicaSet,
         files: Mapping[Path, ShardFile],
         headers: Mapping[str, ShardHeader],
+        stand_ins: Sequence[StandIn],
     ) -> None:
         """Take over `files`, one for each copy in `replicas`, which `close` closes. Made by `open`."""
         self.folder = inventory.folder
@@ -59,6 +60,8 @@ class Checkpoint:
         self.tensors = MappingProxyType({name: e for header in headers.values() for name, e in header.tensors.items()})
         self.notes = tuple(problem for problem in inventory.problems if not problem.blocks)
         """What is odd but does not keep the checkpoint from running: no index, a shard the index does not name."""
+        self.stand_ins = tuple(stand_ins)
+        """Shards whose own file is damaged or missing, read from a mirror."""
         self.replicas = replicas
         """Which file serves what, and each drive's figures."""
         self._files = dict(files)
@@ -82,7 +85,8 @@ class Checkpoint:
         """Open the checkpoint in `folder` for running.
 
         `splits` are folders with further shards of it, `mirrors` folders with copies of some or all of its shards, and
-        `weights` the relative rates of all these folders. What each folder contributes, and which copies were refused,
+        `weights` the relative rates of all these folders. A mirror's file also stands in for a shard that is damaged or
+        missing (`stand_ins`). What each folder contributes, and which copies were refused,
         is in `replicas.found.reports`.
         Without an index it opens with what the headers name (`notes` says so); whether that is everything is for the
         caller to decide.
@@ -92,8 +96,13 @@ class Checkpoint:
         """
         inventory = inspect(folder, splits=splits)
         error = refusal(inventory)
+        stand_ins: tuple[StandIn, ...] = ()
         if error is not None:
-            raise error
+            helped = stand_in(inventory, mirrors)
+            if helped is None:
+                raise error
+            inventory, stand_ins = helped
+            mirrors = [mirror for mirror in mirrors if mirror not in inventory.splits]
         found = find_copies(inventory, mirrors, find_drive=find_drive, system=system)
         replicas = ReplicaSet(found, weights=weights, on_demotion=on_demotion)
         headers: dict[str, ShardHeader] = {}
@@ -113,7 +122,7 @@ class Checkpoint:
                             raise
                         replicas.demote(copy, refused)
                         replicas.withdraw(copy)
-            return cls(inventory, replicas, files, headers)
+            return cls(inventory, replicas, files, headers, stand_ins)
         except BaseException:
             for file in files.values():
                 file.close()
@@ -157,35 +166,6 @@ class Checkpoint:
         assert len(target) == extent.length, (len(target), extent)
         with self._in_use():
             self._fill(extent, target)
-
-    def read_rows(self, name: str, row_ids: Sequence[int]) -> bytearray:
-        """Rows of the 2-D tensor `name`, one after another in the order asked for, one read each.
-
-        Offsets are unbounded integers: a table past 2 GiB, or past 2^31 rows, is like any other.
-        Raises: UnknownTensor; RowOutOfRange, before anything is read; and what `read_into` raises.
-        """
-        entry = self.entry(name)
-        assert len(entry.shape) == 2, entry
-        n_rows = entry.shape[0]
-        row_bytes = entry.extent.length // n_rows if n_rows else 0
-        wrong = next((row for row in row_ids if not 0 <= row < n_rows), None)
-        if wrong is not None:
-            raise RowOutOfRange(
-                f"row {int(wrong):,} of {shown(name)!r} was asked for, which has {n_rows:,} rows",
-                shard=entry.extent.shard,
-                tensor=name,
-                found=int(wrong),
-                expected=n_rows,
-                hint="The config's engram tables do not fit this checkpoint. Run `artesian audit`.",
-            )
-        rows = bytearray(row_bytes * len(row_ids))
-        target = memoryview(rows)
-        with self._in_use():
-            for place, row in enumerate(row_ids):
-                # int(): a numpy row id would wrap at 32 bits
-                extent = entry.extent.part(int(row) * row_bytes, row_bytes)
-                self._fill(extent, target[place * row_bytes : (place + 1) * row_bytes])
-        return rows
 
     def close(self) -> None:
         """Wait for reads in flight, then close the files. A second call does nothing."""

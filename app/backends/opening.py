@@ -39,6 +39,9 @@ def open_checkpoint(folder: Path, reading: Reading, say: Say) -> Checkpoint:
         on_demotion=Demotions(say).tell,
         find_drive=drive_of,
     )
+    for stand_in in checkpoint.stand_ins:
+        why = "is missing" if stand_in.error is None else f"cannot be used ({stand_in.error})"
+        say(f"Shard {shown(stand_in.shard)} {why}; {shown(str(stand_in.path))} is read instead.")
     for report in checkpoint.replicas.found.reports:
         for text in _report_texts(report, checkpoint.replicas.found):
             say(text)

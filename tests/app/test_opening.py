@@ -132,6 +132,17 @@ def test_a_split_checkpoint_is_read_from_both_folders(tmp_path: Path, ask: Ask, 
     assert _notices(events) == []  # no shard is in two places, so there is nothing to weigh
 
 
+def test_a_mirror_stands_in_for_a_shard_that_is_cut(tmp_path: Path, ask: Ask, plain: list[int]) -> None:
+    mirror = _mirror(tmp_path / "mirror")
+    model = tmp_path / "first"
+    shutil.copytree(_TINY, model)
+    os.truncate(model / _SHARD, 5000)
+    weights = _weights(**{str(model): 1, str(mirror): 1})
+    events, _ = ask("--mirror", str(mirror), *weights, model=model)
+    assert _tokens(events) == plain
+    assert [n for n in _notices(events) if n.startswith(f"Shard {_SHARD} cannot be used") and str(mirror) in n]
+
+
 def test_a_split_with_nothing_new_in_it_is_said(tmp_path: Path, ask: Ask, plain: list[int]) -> None:
     (tmp_path / "second").mkdir()
     events, _ = ask("--split", str(tmp_path / "second"))

@@ -340,6 +340,35 @@ def test_an_io_error_on_one_drive_is_read_from_the_other(
     assert isinstance(heard[0].error, errors.DriveError) and heard[0].error.errno == errno.EIO
 
 
+@pytest.mark.parametrize(("damage", "status"), [("cut", "cut"), ("gone", "missing"), ("header", "refused")])
+def test_a_shard_damaged_before_the_start_is_read_from_the_mirror(
+    model: Path, mirror: Path, damage: str, status: str
+) -> None:
+    right = {name: (mirror / name).read_bytes() for name in NAMES}
+    match damage:
+        case "cut":
+            os.truncate(model / NAMES[1], len(right[NAMES[1]]) - 1)
+        case "gone":
+            (model / NAMES[1]).unlink()
+        case "header":
+            (model / NAMES[1]).write_bytes(b"\xff" * 8 + right[NAMES[1]][8:])
+    with Checkpoint.open(model, mirrors=[mirror], find_drive=EACH_ITS_OWN) as checkpoint:
+        (one,) = checkpoint.stand_ins
+        assert (one.shard, one.path, one.status) == (NAMES[1], mirror / NAMES[1], status)
+        assert (one.error is None) == (damage == "gone")
+        for i in range(4):
+            assert checkpoint.read(f"s{i}") == right[NAMES[i]][-32:]
+        assert len(checkpoint.replicas.copies(NAMES[0])) == 2  # the mirror still shares the reads of the others
+
+
+def test_a_mirror_of_another_revision_does_not_stand_in(model: Path, mirror: Path) -> None:
+    os.truncate(model / NAMES[1], (model / NAMES[1]).stat().st_size - 1)
+    other = shard_bytes({"t1": ("U8", [64, 32]), "s1": ("F32", [8])}, metadata={"format": "other"})
+    (mirror / NAMES[1]).write_bytes(other)
+    with pytest.raises(errors.TruncatedShard, match=NAMES[1]):
+        Checkpoint.open(model, mirrors=[mirror], find_drive=EACH_ITS_OWN)
+
+
 def test_without_another_copy_the_error_names_file_offset_and_errno(model: Path, mirror: Path) -> None:
     (mirror / NAMES[1]).unlink()
     system = failing(errno.EIO, str(model / NAMES[1]))
@@ -387,7 +416,8 @@ def test_bytes_per_drive_are_the_bytes_the_system_delivered(model: Path, mirror:
         system.read_bytes.clear()  # from here on: the headers were read before
         for i in range(4):
             if io == "rows":
-                checkpoint.read_rows(f"t{i}", range(0, 64, 3))
+                for row in range(0, 64, 3):
+                    checkpoint.read_into(checkpoint.entry(f"t{i}").extent.part(row * 32, 32), memoryview(bytearray(32)))
             else:
                 checkpoint.read(f"t{i}")
         by_drive = {reads.drive: reads.read_bytes for reads in checkpoint.replicas.reads()}
