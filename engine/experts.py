@@ -27,9 +27,13 @@ class ExpertWeights:
     w3: Matrix  # [F, D] up branch
 
 
-def expert_prefixes(config: ModelConfig) -> Mapping[int, tuple[str, int]]:
-    """Layer -> (prefix of its experts' tensor names, how many there are)."""
-    return {layer: (f"layers.{layer}.ffn.experts.", config.n_routed_experts) for layer in range(config.n_layers)}
+def expert_prefixes(config: ModelConfig, *, drafts: bool = False) -> Mapping[int, tuple[str, int]]:
+    """Layer -> (prefix of its experts' tensor names, how many there are); with the draft stages when `drafts`."""
+    prefixes = {layer: (f"layers.{layer}.ffn.experts.", config.n_routed_experts) for layer in range(config.n_layers)}
+    if drafts:
+        for stage in range(config.n_mtp_layers):
+            prefixes[config.n_layers + stage] = (f"mtp.{stage}.ffn.experts.", config.dspark_n_routed_experts)
+    return prefixes
 
 
 def _shapes(config: ModelConfig) -> Mapping[str, tuple[int, int]]:
@@ -37,13 +41,13 @@ def _shapes(config: ModelConfig) -> Mapping[str, tuple[int, int]]:
     return {"w1": (f, d), "w2": (d, f), "w3": (f, d)}
 
 
-def check_experts(checkpoint: Checkpoint, config: ModelConfig) -> None:
+def check_experts(checkpoint: Checkpoint, config: ModelConfig, *, drafts: bool = False) -> None:
     """Raises: FormatError when an expert the config asks for is missing, misshapen or not packed fp4."""
     wanted = {}
     for part, (n, k) in _shapes(config).items():
         wanted[f"{part}.weight"] = ("I8", (n, k // 2))
         wanted[f"{part}.scale"] = ("F8_E8M0", (n, k // SCALE_BLOCK))
-    for prefix, n_experts in expert_prefixes(config).values():
+    for prefix, n_experts in expert_prefixes(config, drafts=drafts).values():
         for expert in range(n_experts):
             for part, (dtype, shape) in wanted.items():
                 name = f"{prefix}{expert}.{part}"
@@ -61,7 +65,7 @@ def attach_expert(config: ModelConfig) -> Callable[[ExpertId, tuple[memoryview, 
 
     The returned function raises FormatError naming the tensor and the position of a NaN scale.
     """
-    shapes, prefixes = _shapes(config), expert_prefixes(config)
+    shapes, prefixes = _shapes(config), expert_prefixes(config, drafts=True)
 
     def attach(key: ExpertId, views: tuple[memoryview, ...]) -> ExpertWeights:
         bytes_of = dict(zip(EXPERT_PARTS, views, strict=True))

@@ -84,18 +84,20 @@ class Streams:
         config: ModelConfig,
         settings: StreamSettings,
         *,
+        drafts: bool = False,
         observers: Sequence[Observer] = (),
         on_notice: Callable[[str], None] = lambda _: None,
     ) -> Self:
         """Open the files, start the readers and take the slots' memory.
 
-        `observers` are told of every request for experts; `on_notice` of a file that can no longer be read directly,
+        With `drafts` the draft stages' experts have slots too. `observers` are told of every request for experts;
+        `on_notice` of a file that can no longer be read directly,
         and once of a decode step that does not fit into the slots.
         Raises: FormatError when experts or row tables are missing or misshapen; StorageError.
         """
         tables = _row_tensors(checkpoint, config)
-        check_experts(checkpoint, config)
-        layouts = expert_layouts(checkpoint.tensors, expert_prefixes(config))
+        check_experts(checkpoint, config, drafts=drafts)
+        layouts = expert_layouts(checkpoint.tensors, expert_prefixes(config, drafts=drafts))
         extents = [extent for layout in layouts.values() for extent in layout.extents]
         extents += [checkpoint.tensors[name].extent for names in tables.values() for name in names]
         with ExitStack() as undo:

@@ -173,7 +173,8 @@ class WeightLoader:
         return matrix
 
 
-def _mix(load: WeightLoader, config: ModelConfig, prefix: str) -> MixWeights:
+def load_mix(load: WeightLoader, config: ModelConfig, prefix: str) -> MixWeights:
+    """The hyper-connections of the half block named `prefix`."""
     m = config.hc_mult
     rows = (2 + m) * m
     return MixWeights(
@@ -245,8 +246,8 @@ def load_block(load: WeightLoader, config: ModelConfig, layer: int) -> BlockWeig
         layer=layer,
         attention=load_attention(load, config, prefix, layer),
         ffn=load_ffn(load, config, prefix, config.n_routed_experts),
-        mix_attention=_mix(load, config, f"{prefix}.hc_attn"),
-        mix_ffn=_mix(load, config, f"{prefix}.hc_ffn"),
+        mix_attention=load_mix(load, config, f"{prefix}.hc_attn"),
+        mix_ffn=load_mix(load, config, f"{prefix}.hc_ffn"),
         engram=_load_engram(load, config, layer) if layer in config.engram_layer_ids else None,
     )
 
