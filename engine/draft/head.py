@@ -1,0 +1,144 @@
+"""The draft head: a few window-only stages over the model's own stream, then a bigram correction token by token.
+
+The one thing a reader would get wrong: rows of a block see each other both ways, later ones too, so a round always runs
+a whole block, however few drafts are wanted; and their keys never enter the rings.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.attention import project_out, queries, sparse_attention, window_keys
+from engine.config import ModelConfig
+from engine.draft.source import Choose, Proposal
+from engine.draft.weights import HeadWeights
+from engine.errors import Stopped
+from engine.hyper import collapse, mix, rms_norm, update
+from engine.kernels import Matrix
+from engine.moe import ExpertWaves, Routing, moe, route
+from engine.numerics import Numerics
+from engine.state import State, Step
+from engine.weights import AttentionWeights
+
+WavesOf = Callable[[int, Callable[[], bool]], ExpertWaves]
+"""Layer and whether to stop -> its experts, in waves."""
+
+
+@dataclass(slots=True)
+class DraftTrace:
+    """What a round chose, for comparison with golden data. Filled only when asked for."""
+
+    routing: dict[int, Routing] = field(default_factory=dict)
+    """By stage."""
+    top_logits: list[float] = field(default_factory=list)
+    """The largest of each row, bigram term included."""
+
+
+class DraftHead:
+    """The head of an open model. Implements `DraftSource`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        weights: HeadWeights,
+        freq: Tensor,
+        *,
+        embed: Callable[[Sequence[int]], Tensor],
+        waves: WavesOf,
+        output: Matrix,
+    ) -> None:
+        """`freq` are the window layers' rotations; `embed` gives rows [n, D]; `output` is the model's head [V, D]."""
+        self._config = config
+        self._numerics = numerics
+        self._weights = weights
+        self._freq = freq
+        self._embed = embed
+        self._waves = waves
+        self._output = output
+
+    @property
+    def block_size(self) -> int:
+        """The most tokens of a round."""
+        return self._config.dspark_block_size
+
+    def stage(self, state: State, step: Step, targets: Tensor) -> None:
+        """Keep the window keys of a step's last rows until it is committed.
+
+        Shapes: targets [n, n_targets*D], the stream as it enters each target layer, averaged over the copies.
+        Source: spec/architecture section 13.1. The keys are made from the projection directly: no attention norm.
+        """
+        config, numerics, weights = self._config, self._numerics, self._weights
+        main = numerics.value(numerics.product(numerics.operand(targets), weights.main_proj))
+        main = numerics.value(rms_norm(main, weights.main_norm, config.norm_eps))  # [n, D]
+        positions = step.positions[-targets.shape[0] :]
+        keys = [window_keys(main, s.attention, positions, config, self._freq, numerics) for s in weights.stages]
+        state.stage_draft(step, torch.stack(keys, 1))
+
+    def propose(
+        self,
+        state: State,
+        token: int,
+        n: int,
+        choose: Choose,
+        should_stop: Callable[[], bool],
+        trace: DraftTrace | None = None,
+    ) -> Proposal:
+        """See `DraftSource`. A token whose logits hold no distribution raises LogitsError."""
+        assert state.draft is not None, "the state was made without a draft head"
+        config, numerics, n = self._config, self._numerics, min(n, self.block_size)
+        rings = state.draft.before(state.n_tokens)  # [S, <=W, hd]
+        positions = state.n_tokens + torch.arange(self.block_size)
+        ids = [token] + [config.dspark_noise_token_id] * (self.block_size - 1)
+        h = self._embed(ids).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [B, m, D]
+        pre = torch.zeros(self.block_size, config.hc_mult)
+        pre[:, 0] = 1.0
+        for stage, block in enumerate(self._weights.stages):
+            if should_stop():
+                raise Stopped("the draft was stopped")
+            coefficients = mix(h, block.mix_attention, config, numerics)
+            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
+            h = update(h, self._attention(x, block.attention, rings[stage], positions), coefficients, numerics)
+            pre = coefficients.pre
+            coefficients = mix(h, block.mix_ffn, config, numerics)
+            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.ffn.norm, config.norm_eps))
+            routing = route(x, block.ffn, config.dspark_n_activated_experts, config, numerics)
+            y = moe(x, routing, self._waves(block.layer, should_stop), block.ffn, config, numerics)
+            h = update(h, y, coefficients, numerics)
+            pre = coefficients.pre
+            if trace is not None:
+                trace.routing[stage] = routing
+        return self._correct(collapse(h[:n], pre[:n], numerics), token, state.n_tokens + 1, choose, trace)
+
+    def _attention(self, x: Tensor, weights: AttentionWeights, ring: Tensor, positions: Tensor) -> Tensor:
+        """Every row sees the ring and all rows of the block. Shapes: x [B, D]; ring [<=W, hd]; result [B, D]."""
+        config, numerics, freq = self._config, self._numerics, self._freq
+        _, query = queries(x, weights, positions, config, freq, numerics)
+        keys = torch.cat((ring, window_keys(x, weights, positions, config, freq, numerics)))  # [J, hd]
+        keys = keys.expand(x.shape[0], -1, -1)
+        out = sparse_attention(query, keys, torch.ones(keys.shape[:2], dtype=torch.bool), weights.sink, numerics)
+        return project_out(out, weights, positions, config, freq, numerics)
+
+    def _correct(
+        self, collapsed: Tensor, token: int, first: int, choose: Choose, trace: DraftTrace | None
+    ) -> Proposal:
+        """Logits of every row, corrected by the token actually chosen before it. Shapes: collapsed [n, D].
+
+        `first` is the position of the first draft. Source: spec/architecture section 13.2; the confidence reads the
+        stream before the norm.
+        """
+        weights, numerics = self._weights, self._numerics
+        normed = numerics.value(rms_norm(collapsed, weights.norm, self._config.norm_eps))
+        logits = numerics.product(normed, self._output)  # [n, V]
+        chosen, confidence = [token], list[float]()
+        for row in range(collapsed.shape[0]):
+            before = weights.markov_embed.weight[chosen[-1]].to(torch.float32).unsqueeze(0)  # [1, rank]
+            corrected = (logits[row : row + 1] + numerics.product(before, weights.markov_head))[0]
+            joined = torch.cat((collapsed[row : row + 1], before), dim=1)
+            confidence.append(float(numerics.product(joined, weights.confidence)))
+            chosen.append(choose(corrected, first + row))
+            if trace is not None:
+                trace.top_logits.append(float(corrected.max()))
+        return Proposal(ids=tuple(chosen[1:]), confidence=tuple(confidence))
