@@ -19,12 +19,15 @@ from torch import Tensor
 
 from engine.attention import attention
 from engine.config import ModelConfig
+from engine.draft.head import DraftHead
+from engine.draft.weights import HeadWeights, open_head
 from engine.engram import EngramFront, engram, expand_collected
 from engine.errors import PromptError, Stopped
 from engine.events import LoadProgress
 from engine.experts import ExpertWeights
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse, mix, rms_norm, update
+from engine.kernels import Matrix
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import NUMERICS, NumericsName
 from engine.rotary import frequencies
@@ -73,7 +76,7 @@ class Model:
 
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, trunk: TrunkWeights, streams: Streams, front: EngramFront,
-        notices: deque[str], *, numerics: NumericsName, index_owner: IndexOwner,
+        notices: deque[str], *, numerics: NumericsName, index_owner: IndexOwner, head: HeadWeights | str,
     ) -> None:  # fmt: skip
         self.checkpoint = checkpoint
         self.config = config
@@ -87,6 +90,10 @@ class Model:
         """
         self._front = front
         self._freq = {plain: frequencies(config, compressing=not plain) for plain in (True, False)}
+        self.no_drafts = head if isinstance(head, str) else ""
+        """Why there is no draft head; empty when there is one."""
+        self.head = None if isinstance(head, str) else self._draft_head(head, trunk.head)
+        """The draft head, if it was asked for and could be opened."""
 
     @classmethod
     def open(
@@ -97,6 +104,7 @@ class Model:
         streams: StreamSettings,
         numerics: NumericsName = "exact",
         index_owner: IndexOwner = "published",
+        drafts: bool = False,
         observers: Sequence[Observer] = (),
         notices: deque[str] | None = None,
         token_map_cache: Path | None = None,
@@ -105,6 +113,7 @@ class Model:
     ) -> "Model":
         """Read the resident weights and open the streams.
 
+        With `drafts` the draft head is opened too; if it cannot be, the model runs without, and `no_drafts` says why.
         `observers` are told of every request for experts. What the user should know of the reading is appended to
         `notices`; whoever opened the checkpoint may put drive failures there too.
         `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer.
@@ -112,7 +121,7 @@ class Model:
         read; Stopped between two tensors when `should_stop` says so.
         """
         started = time.monotonic()
-        total = sum(entry.extent.length for name, entry in checkpoint.tensors.items() if is_resident(name))
+        total = sum(entry.extent.length for name, entry in checkpoint.tensors.items() if is_resident(name, drafts))
         done = 0
 
         def on_bytes(n: int) -> None:
@@ -133,11 +142,18 @@ class Model:
         front = EngramFront(config, tables, token_map)
         queue: deque[str] = deque() if notices is None else notices
         with ExitStack() as undo:
-            opened = Streams.open(checkpoint, config, streams, observers=observers, on_notice=queue.append)
+            load = WeightLoader(checkpoint, on_bytes)
+            head = open_head(load, checkpoint, config) if drafts else "drafting is off"
+            opened = Streams.open(
+                checkpoint, config, streams, drafts=not isinstance(head, str), observers=observers,
+                on_notice=queue.append,
+            )  # fmt: skip
             undo.callback(opened.close)
-            trunk = load_trunk(WeightLoader(checkpoint, on_bytes), config)
+            trunk = load_trunk(load, config)
             undo.pop_all()
-        return cls(checkpoint, config, trunk, opened, front, queue, numerics=numerics, index_owner=index_owner)
+        return cls(
+            checkpoint, config, trunk, opened, front, queue, numerics=numerics, index_owner=index_owner, head=head
+        )
 
     def close(self) -> None:
         """Close the streams; the checkpoint stays open, its owner closes it."""
@@ -145,7 +161,7 @@ class Model:
 
     def new_state(self) -> State:
         """An empty conversation."""
-        return State(self.config, self.index_owner)
+        return State(self.config, self.index_owner, drafts=self.head is not None)
 
     def forward(
         self,
@@ -194,6 +210,7 @@ class Model:
         h = self._embed(ids).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [T, m, D]
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
+        targets: list[Tensor] = []
         for block in self._trunk.blocks:
             if should_stop():
                 raise Stopped("the forward was stopped")
@@ -202,6 +219,9 @@ class Model:
                 weight, scale = tickets[layer].collect()
                 looked_up = expand_collected(weight, scale, layer, rows[layer])  # [T, C*de]
                 h = engram(h, looked_up, block.engram, config, numerics)
+            if self.head is not None and layer in config.dspark_target_layer_ids:
+                kept = h[-config.window_size :] if step.rule == "prefill" else h
+                targets.append(numerics.value(_mean_copies(kept)))  # [n, D]
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config, numerics)
             x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
@@ -217,6 +237,8 @@ class Model:
             pre = coefficients.pre
             if trace is not None:
                 self._record(trace, step, layer, routing, h)
+        if self.head is not None:
+            self.head.stage(state, step, torch.cat(targets, 1))
         if trace is not None:
             trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
         x = collapse(h[-n_logits:], pre[-n_logits:], numerics)
@@ -239,6 +261,22 @@ class Model:
 
         return waves
 
+    def _draft_head(self, weights: HeadWeights, output: Matrix) -> DraftHead:
+        def waves_of(layer: int, should_stop: ShouldStop) -> ExpertWaves:
+            def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
+                with closing(self.streams.experts.waves(layer, experts, phase="decode")) as coming:
+                    for wave in coming:
+                        if should_stop():
+                            raise Stopped("the draft was stopped")
+                        yield wave.experts
+
+            return waves
+
+        freq = self._freq[True]
+        return DraftHead(
+            self.config, self.numerics, weights, freq, embed=self._embed, waves=waves_of, output=output
+        )
+
     @staticmethod
     def _record(trace: Trace, step: Step, layer: int, routing: Routing, h: Tensor) -> None:
         trace.routing[layer] = routing
@@ -252,8 +290,16 @@ class Model:
 _FLOAT = {"BF16": torch.bfloat16, "F32": torch.float32}
 
 
-def is_resident(name: str) -> bool:
-    """Whether a tensor of the text model stays in memory while it runs."""
-    if name.startswith("layers."):
+def _mean_copies(h: Tensor) -> Tensor:
+    """The mean over the residual copies, one added after another: [n, m, D] -> [n, D]."""
+    total = h[:, 0]
+    for copy in range(1, h.shape[1]):
+        total = total + h[:, copy]
+    return total / h.shape[1]
+
+
+def is_resident(name: str, drafts: bool = False) -> bool:
+    """Whether a tensor of the text model, or of the draft head with `drafts`, stays in memory while it runs."""
+    if name.startswith("layers.") or (drafts and name.startswith("mtp.")):
         return ".ffn.experts." not in name and ".engram.embed." not in name and not name.endswith("gate.bias_vl")
     return name in ("norm.weight", "head.weight")
