@@ -5,6 +5,8 @@ No weights. The one thing a reader would get wrong: a forward never overwrites s
 keys apart from the ring, new groups behind the committed ones, waiting halves of open groups by row) and `commit(n)`
 takes the first n rows. A stopped forward is simply not committed, a rejected draft is a smaller n, and nothing has to
 be restored.
+
+A state can be taken back to an earlier position only where a `Tail` was kept: rings and open groups hold no past.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,9 @@ from engine.draft.rings import DraftRings
 from engine.schedule import NO_OWNER, IndexOwner, Rule, Schedule, schedule
 
 _FIRST_CAPACITY = 64
+
+KINDS: Mapping[Rule, int] = {"prefill": 0, "decode": 1}
+"""How a position's rule is noted in `State.kinds`."""
 
 
 class Growing:
@@ -38,6 +43,11 @@ class Growing:
     def upto(self, n: int) -> Tensor:
         """The first n rows, a view [n, width]."""
         return self._rows[:n]
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory it takes, rows to come included."""
+        return self._rows.nbytes
 
 
 class SourceCache:
@@ -63,6 +73,39 @@ class StagedRows:
     gates: Tensor | None = None  # [n, hd], open groups only
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """What a state at some position has beside its ids and its complete groups: all that later positions overwrite."""
+
+    index_owner: int
+    windows: Tensor
+    """[L, min(n, W), hd], in order of position."""
+    open_groups: Mapping[int, tuple[Tensor, Tensor]]
+    """KV source with a ratio above 1 -> values and gates of the positions that wait, [n % ratio, hd] each."""
+    draft: Tensor | None
+    """[S, <=W, hd] keys of the draft stages, the newest last; None where no draft head was open."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory it takes."""
+        parts = [self.windows, *(part for pair in self.open_groups.values() for part in pair)]
+        return sum(part.nbytes for part in (*parts, *(() if self.draft is None else (self.draft,))))
+
+
+Rows = Mapping[int, tuple[Tensor, Tensor]]
+"""KV source -> latents [G, hd] and index keys [G, di] of some groups that follow each other."""
+
+
+@dataclass(slots=True)
+class Marked:
+    """What a step staged of the rows before a position inside it, so that a `Tail` can be made there."""
+
+    windows: dict[int, Tensor] = field(default_factory=dict)
+    """Layer -> [<=W, hd]."""
+    open_groups: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    draft: Tensor | None = None  # [<=W, S, hd]
+
+
 @dataclass(slots=True)
 class Step:
     """One forward in flight: its rows, and everything it made that is not yet part of the state."""
@@ -76,6 +119,8 @@ class Step:
     windows: dict[int, StagedRows] = field(default_factory=dict)
     open_groups: dict[int, StagedRows] = field(default_factory=dict)
     draft_keys: StagedRows | None = None  # values [n, S, hd], with a draft head only
+    marked: dict[int, Marked] = field(default_factory=dict)
+    """By position; prefill steps only."""
     # The slots that layers overwrite in order within a forward:
     kv_source: int = NO_OWNER
     selection: Tensor | None = None  # [T, <=K] int64, ascending, -1 where there is none
@@ -92,18 +137,24 @@ class State:
 
     Attributes:
         tokens: Ids of every committed position.
+        kinds: For every committed position 0 when it was read by the prefill rule, 1 by the decode rule.
         index_owner: The layer whose index keys were published last, or -1.
         draft: What the draft head reads of the committed positions; None where no draft head is open.
+        marks: Positions at which tails are wanted of the prefills to come, although the steps go past them.
+        tails: The tails of the marks that were passed, by position; whoever wants one takes it out.
     """
 
     def __init__(self, config: ModelConfig, reading: IndexOwner = "published", *, drafts: bool = False) -> None:
         self.config = config
         self.reading: IndexOwner = reading
         self.tokens: list[int] = []
+        self.kinds = bytearray()
         self.index_owner = NO_OWNER
         self.windows = [torch.zeros((config.window_size, config.head_dim)) for _ in range(config.n_layers)]
         self.sources = {layer: SourceCache(config, layer) for layer in config.kv_source_layers}
         self.draft = DraftRings(config) if drafts else None
+        self.marks: frozenset[int] = frozenset()
+        self.tails: dict[int, Tail] = {}
 
     @property
     def n_tokens(self) -> int:
@@ -115,7 +166,10 @@ class State:
         start = self.n_tokens
         plan = schedule(self.config, start, len(ids), rule, self.index_owner, self.reading)
         positions = torch.arange(start, start + len(ids), dtype=torch.int64)
-        return Step(ids=list(ids), start=start, rule=rule, schedule=plan, positions=positions)
+        step = Step(ids=list(ids), start=start, rule=rule, schedule=plan, positions=positions)
+        if rule == "prefill":
+            step.marked = {mark: Marked() for mark in sorted(self.marks) if start < mark < start + len(ids)}
+        return step
 
     def window_before(self, step: Step, layer: int) -> Tensor:
         """Window keys of the positions before the step that any of its rows may see, in order: [<W, hd]."""
@@ -127,15 +181,28 @@ class State:
         """Keep the rows' window keys [T, hd] until commit; of a prefill only those that can survive it."""
         first = max(0, step.n_rows - self.config.window_size) if step.rule == "prefill" else 0
         step.windows[layer] = StagedRows(first, keys[first:].clone())
+        for mark, marked in step.marked.items():
+            row = mark - step.start
+            marked.windows[layer] = keys[max(0, row - self.config.window_size) : row].clone()
 
     def stage_open(self, step: Step, layer: int, values: Tensor, gates: Tensor) -> None:
         """Keep the rows' uncompressed values and gates [T, hd] until commit; of a prefill only the last group's."""
-        first = max(0, step.n_rows - self.sources[layer].ratio + 1) if step.rule == "prefill" else 0
+        ratio = self.sources[layer].ratio
+        first = max(0, step.n_rows - ratio + 1) if step.rule == "prefill" else 0
         step.open_groups[layer] = StagedRows(first, values[first:].clone(), gates[first:].clone())
+        for mark, marked in step.marked.items():
+            row = mark - step.start
+            waiting = slice(max(0, row - mark % ratio), row)
+            marked.open_groups[layer] = (values[waiting].clone(), gates[waiting].clone())
 
     def stage_draft(self, step: Step, keys: Tensor) -> None:
         """Keep the draft stages' keys of the step's last rows, [n, S, hd], until commit."""
-        step.draft_keys = StagedRows(step.n_rows - keys.shape[0], keys)
+        first = step.n_rows - keys.shape[0]
+        step.draft_keys = StagedRows(first, keys)
+        for mark, marked in step.marked.items():
+            row = mark - step.start - first
+            if row > 0:
+                marked.draft = keys[max(0, row - self.config.window_size) : row].clone()
 
     def commit(self, step: Step, n_rows: int | None = None) -> None:
         """Make the first `n_rows` rows of the step (default all) part of the state and forget the others.
@@ -146,6 +213,8 @@ class State:
         assert step.start == self.n_tokens, "the step belongs to another position"
         assert 1 <= n <= step.n_rows and (step.rule == "decode" or n == step.n_rows)
         size = self.config.window_size
+        for mark, marked in step.marked.items():  # before the rings lose what those tails begin with
+            self.tails[mark] = self._tail_at(mark, step, marked)
         for layer, staged in step.windows.items():
             rows = torch.arange(max(staged.first, n - size), n)
             self.windows[layer][(step.start + rows) % size] = staged.values[rows - staged.first]
@@ -155,7 +224,95 @@ class State:
             rows = torch.arange(max(step.draft_keys.first, n - size), n)
             self.draft.write(step.start + rows, step.draft_keys.values[rows - step.draft_keys.first])
         self.tokens.extend(step.ids[:n])
+        self.kinds.extend(bytes((KINDS[step.rule],)) * n)
         self.index_owner = step.schedule.slot_after[n - 1]
+
+    def tail(self) -> Tail:
+        """Copies of everything that what comes next overwrites."""
+        n, size = self.n_tokens, self.config.window_size
+        seen = torch.arange(max(0, n - size), n) % size
+        waiting = {
+            layer: (cache.open_values[: n % cache.ratio].clone(), cache.open_gates[: n % cache.ratio].clone())
+            for layer, cache in self.sources.items()
+            if cache.ratio > 1
+        }
+        return Tail(
+            index_owner=self.index_owner,
+            windows=torch.stack([ring[seen] for ring in self.windows]),
+            open_groups=waiting,
+            draft=None if self.draft is None else self.draft.before(n).clone(),
+        )
+
+    def _tail_at(self, mark: int, step: Step, marked: Marked) -> Tail:
+        """The tail at a position inside a step, of which nothing is committed yet."""
+        size, start = self.config.window_size, step.start
+        old = torch.arange(max(0, mark - size), start) % size
+        waiting = {}
+        for layer, (values, gates) in marked.open_groups.items():
+            cache = self.sources[layer]
+            n_old = mark % cache.ratio - values.shape[0]  # all of it from before the step, if any is
+            waiting[layer] = (
+                torch.cat((cache.open_values[:n_old], values)),
+                torch.cat((cache.open_gates[:n_old], gates)),
+            )
+        draft = None
+        if self.draft is not None:
+            new = marked.draft
+            draft = torch.empty((len(self.draft.keys), 0, self.config.head_dim)) if new is None else new.transpose(0, 1)
+            if draft.shape[1] == min(
+                size, mark - start
+            ):  # else what was staged does not reach back to the step's start
+                old_keys = self.draft.before(start)
+                n_old = min(old_keys.shape[1], size - draft.shape[1])
+                draft = torch.cat((old_keys[:, old_keys.shape[1] - n_old :], draft), dim=1)
+        return Tail(
+            index_owner=step.schedule.slot_after[mark - start - 1],
+            windows=torch.stack(
+                [torch.cat((ring[old], marked.windows[layer])) for layer, ring in enumerate(self.windows)]
+            ),
+            open_groups=waiting,
+            draft=draft,
+        )
+
+    def rows(self, first: int, end: int) -> Rows:
+        """Copies of the groups that positions `first .. end - 1` completed."""
+        return {
+            layer: (
+                cache.latents.upto(end // cache.ratio)[first // cache.ratio :].clone(),
+                cache.keys.upto(end // cache.ratio)[first // cache.ratio :].clone(),
+            )
+            for layer, cache in self.sources.items()
+        }
+
+    def put_rows(self, first: int, rows: Rows) -> None:
+        """Put back the groups that the positions from `first` on completed. Part of taking a state back or forth."""
+        for layer, (latents, keys) in rows.items():
+            cache = self.sources[layer]
+            cache.latents.write(first // cache.ratio, latents)
+            cache.keys.write(first // cache.ratio, keys)
+
+    def move_to(self, tokens: Sequence[int], kinds: bytes, tail: Tail) -> None:
+        """Become the state behind `tokens`, whose complete groups are here already: left over, or by `put_rows`."""
+        n, size = len(tokens), self.config.window_size
+        self.tokens, self.kinds, self.index_owner = list(tokens), bytearray(kinds), tail.index_owner
+        seen = torch.arange(n - tail.windows.shape[1], n) % size
+        for ring, keys in zip(self.windows, tail.windows, strict=True):
+            ring[seen] = keys
+        for layer, (values, gates) in tail.open_groups.items():
+            self.sources[layer].open_values[: len(values)] = values
+            self.sources[layer].open_gates[: len(gates)] = gates
+        if self.draft is not None:
+            kept = 0 if tail.draft is None else tail.draft.shape[1]
+            self.draft.first = n - kept
+            if tail.draft is not None:
+                self.draft.write(torch.arange(n - kept, n), tail.draft.transpose(0, 1))
+        self.tails.clear()
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of its buffers."""
+        grown = sum(cache.latents.n_bytes + cache.keys.n_bytes for cache in self.sources.values())
+        return grown + sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.keys.nbytes)
 
     @staticmethod
     def _commit_open(cache: SourceCache, start: int, n: int, staged: StagedRows) -> None:
