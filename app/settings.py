@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import SettingsError
+from app.keymap import problem_of
 from app.values import RULES
 from engine.errors import SamplerSettingsError
 from engine.sampler_settings import SamplerSettings, require_valid
@@ -58,6 +59,12 @@ class Settings:
     """Rows of each engram table kept in memory."""
     cache_policy: str | None = None
     """Which expert makes room for another: a name in `storage.policy.POLICIES`."""
+    theme: str | None = None
+    """How the screen looks: one of `app.values.THEMES`."""
+    mouse: bool | None = None
+    """Whether the chat takes the mouse; false leaves it to the terminal."""
+    keymap: Mapping[str, str] | None = None
+    """Keys of actions, by the ids of `app.actions`."""
 
     def sampling(self) -> dict[str, Any]:
         """The fields of `SamplerSettings` that are set."""
@@ -99,6 +106,8 @@ def check_settings(values: Mapping[str, object], *, source: str) -> Settings:
             raise SettingsError(f"{source}: unknown key {key!r}", hint=hint)
         if not RULES[key].accepts(value):
             raise SettingsError(f"{source}: {key} = {value!r} cannot be used", hint=f"It must be {RULES[key].wanted}.")
+        if key == "keymap" and isinstance(value, dict) and (problem := problem_of(value)):
+            raise SettingsError(f"{source}: keymap: {problem[0]}", hint=problem[1])
         good[key] = str(value) if key == "think" else tuple(value) if isinstance(value, list) else value
     settings = Settings(**good)
     for key in ("mirror", "split", "drive_weight"):
@@ -115,8 +124,15 @@ def to_toml(settings: Settings) -> str:
     """The file that `load_settings` reads back as `settings`: one line for each key that is set."""
     lines = []
     for key, value in asdict(settings).items():
-        if value is not None:
-            # A JSON string is a TOML basic string once DEL is escaped too; JSON leaves that one as it is.
-            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-            lines.append(f"{key} = {text}\n")
+        if isinstance(value, Mapping):
+            pairs = ", ".join(f"{name} = {toml_value(item)}" for name, item in value.items())
+            lines.append(f"{key} = {{ {pairs} }}\n")
+        elif value is not None:
+            lines.append(f"{key} = {toml_value(value)}\n")
     return "".join(lines)
+
+
+def toml_value(value: object) -> str:
+    """A number, a truth value, a text or a list of them as TOML."""
+    # A JSON string is a TOML basic string once DEL is escaped too; JSON leaves that one as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,6 +12,9 @@ Effort = str | int | None
 
 EFFORTS = "off, low, high, max or a number from 1 to 100"
 
+THEMES = ("artesian-dark", "artesian-light", "ansi", "none")
+"""How the screen looks: our colours, the terminal's sixteen, or no colour."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -96,6 +99,9 @@ RULES: Mapping[str, Rule] = {
     "depth": Rule(lambda v: is_whole(v) and 1 <= v <= 256, "a whole number from 1 to 256"),
     "cache_rows": Rule(lambda v: is_whole(v) and v >= 0, "a whole number, at least 0"),
     "cache_policy": Rule(lambda v: isinstance(v, str) and v in POLICIES, f"one of {', '.join(POLICIES)}"),
+    "theme": Rule(lambda v: v in THEMES, f"one of {', '.join(THEMES)}"),
+    "keymap": Rule(lambda v: isinstance(v, dict), 'a table with lines such as regenerate = "ctrl+e"'),
+    "mouse": Rule(lambda v: isinstance(v, bool), "true or false"),
     "record_trace": Rule(is_filled, "a file"),
 }
 """By setting name; an option is the same name with dashes. `require_valid` checks the ranges of the sampling."""
