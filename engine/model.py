@@ -273,9 +273,7 @@ class Model:
             return waves
 
         freq = self._freq[True]
-        return DraftHead(
-            self.config, self.numerics, weights, freq, embed=self._embed, waves=waves_of, output=output
-        )
+        return DraftHead(self.config, self.numerics, weights, freq, embed=self._embed, waves=waves_of, output=output)
 
     @staticmethod
     def _record(trace: Trace, step: Step, layer: int, routing: Routing, h: Tensor) -> None:
