@@ -1,0 +1,43 @@
+"""What the screens on top of the chat need of the app: one protocol, so that a test can be that app."""
+
+from typing import TYPE_CHECKING, Protocol, cast
+
+from textual.app import App
+
+from app.backends.base import RunFacts
+from app.model_choice import ModelChoice
+from app.settings import Settings
+from engine.events import TurnStats
+
+if TYPE_CHECKING:
+    from app.transcripts import TranscriptStore
+
+
+class Context(Protocol):
+    """The app, as a screen sees it."""
+
+    choice: ModelChoice
+    store: "TranscriptStore"
+    settings: Settings
+    theme_name: str
+    facts: RunFacts | None
+    """What the model is, once it is open."""
+    last_turn: TurnStats | None
+    """Figures of the last turn of this session."""
+
+    def run_action_id(self, action_id: str, argument: str = "") -> None:
+        """Do an action of the table."""
+        ...
+
+    def open_transcript(self, transcript_id: str) -> None:
+        """Show another conversation in the chat."""
+        ...
+
+    def take_theme(self, name: str) -> None:
+        """Change the theme."""
+        ...
+
+
+def context(app: App[object]) -> Context:
+    """`app` as what it is to a screen."""
+    return cast(Context, app)
