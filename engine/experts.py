@@ -41,6 +41,11 @@ def _shapes(config: ModelConfig) -> Mapping[str, tuple[int, int]]:
     return {"w1": (f, d), "w2": (d, f), "w3": (f, d)}
 
 
+def expert_bytes(config: ModelConfig) -> int:
+    """Weights and scales of one routed expert, as stored."""
+    return sum(n * (k // 2) + n * (k // SCALE_BLOCK) for n, k in _shapes(config).values())
+
+
 def check_experts(checkpoint: Checkpoint, config: ModelConfig, *, drafts: bool = False) -> None:
     """Raises: FormatError when an expert the config asks for is missing, misshapen or not packed fp4."""
     wanted = {}

@@ -92,6 +92,7 @@ class _Turn:
         self._prompt = prompt_tokens
         self._before = model.streams.figures()
         self._drives_before = model.streams.drives()
+        self._prefilled = self._clock_before = model.clock.totals()
         self._started = self._decode_started = time.monotonic()
         self._decoding = False
         self.answer_tokens = 0
@@ -107,10 +108,16 @@ class _Turn:
     def begin_decode(self) -> None:
         self._decode_started = time.monotonic()
         self._decoding = True
+        self._prefilled = self._model.clock.totals()
 
     def done(self, reason: DoneReason) -> TurnDone:
         now = time.monotonic()
-        figures, before = self._model.streams.figures(), self._before
+        figures, before, clock = self._model.streams.figures(), self._before, self._model.clock.totals()
+        prefill_s = (self._decode_started if self._decoding else now) - self._started
+        decode_s = now - self._decode_started if self._decoding else 0.0
+        phases = (self._prefilled if self._decoding else clock).since(self._clock_before).figures("prefill", prefill_s)
+        if self._decoding:
+            phases += clock.since(self._prefilled).figures("decode", decode_s)
         return TurnDone(
             reason=reason,
             stats=TurnStats(
@@ -118,13 +125,14 @@ class _Turn:
                 reused_tokens=self._reused,
                 answer_tokens=self.answer_tokens,
                 thinking_tokens=0,
-                prefill_s=(self._decode_started if self._decoding else now) - self._started,
-                decode_s=now - self._decode_started if self._decoding else 0.0,
+                prefill_s=prefill_s,
+                decode_s=decode_s,
                 read_bytes=figures.read_bytes - before.read_bytes,
                 expert_hits=figures.hits - before.hits,
                 expert_misses=figures.misses - before.misses,
                 wait_s=figures.wait_s - before.wait_s,
                 drives=_between(self._drives_before, self._model.streams.drives()),
+                phases=phases,
             ),
         )
 

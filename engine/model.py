@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +25,18 @@ from engine.draft.weights import HeadWeights, open_head
 from engine.engram import EngramFront, engram, expand_collected
 from engine.errors import PromptError, Stopped
 from engine.events import LoadProgress
-from engine.experts import ExpertWeights
+from engine.experts import ExpertWeights, expert_bytes
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse, mix, rms_norm, update
 from engine.kernels import Matrix
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import NUMERICS, NumericsName
+from engine.phases import PhaseClock
 from engine.rotary import frequencies
 from engine.schedule import IndexOwner, Rule
 from engine.state import State, Step
 from engine.streams import Streams, StreamSettings
-from engine.weights import TrunkWeights, WeightLoader, load_trunk
+from engine.weights import BlockWeights, TrunkWeights, WeightLoader, load_trunk, stored_bytes
 from storage.checkpoint import Checkpoint
 from storage.expert_cache import Observer
 from storage.rows import RowTicket
@@ -84,6 +86,11 @@ class Model:
         self.index_owner: IndexOwner = index_owner
         self._trunk = trunk
         self.streams = streams
+        self.clock = PhaseClock()
+        """Where the time of forwards goes."""
+        self._bytes = {block.layer: _BlockBytes.of(block) for block in trunk.blocks}
+        self._head_bytes = stored_bytes(trunk.head)
+        self._expert_bytes = expert_bytes(config)
         self.notices = notices
         """What the user should know of the reading, oldest first; whoever shows one takes it out. Appended to from any
         thread.
@@ -183,10 +190,10 @@ class Model:
         Raises: PromptError on an id outside the vocabulary; Stopped within one layer's work when `should_stop` says so;
         StorageError on a failed read; FormatError on a NaN code in an expert or an engram row. The state is untouched.
         """
-        config = self.config
         for token in ids:
-            if not 0 <= token < config.vocab_size:
-                raise PromptError(f"token id {token} is outside the vocabulary of {config.vocab_size:,}")
+            if not 0 <= token < self.config.vocab_size:
+                raise PromptError(f"token id {token} is outside the vocabulary of {self.config.vocab_size:,}")
+        self.clock.begin()
         step = state.begin(ids, rule)
         rows = self._front.rows(state.tokens, ids)
         with ExitStack() as undo:
@@ -206,7 +213,7 @@ class Model:
         should_stop: ShouldStop,
         trace: Trace | None,
     ) -> Result:
-        config, numerics, ids = self.config, self.numerics, step.ids
+        config, numerics, ids, clock = self.config, self.numerics, step.ids, self.clock
         h = self._embed(ids).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [T, m, D]
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
@@ -215,17 +222,22 @@ class Model:
             if should_stop():
                 raise Stopped("the forward was stopped")
             layer, freq = block.layer, self._freq[config.ratio(block.layer) == 0]
+            n_bytes = self._bytes[layer]
+            clock.lap("other")
             if block.engram is not None:
                 weight, scale = tickets[layer].collect()
                 looked_up = expand_collected(weight, scale, layer, rows[layer])  # [T, C*de]
                 h = engram(h, looked_up, block.engram, config, numerics)
+                clock.lap("engram", n_bytes.engram)
             if self.head is not None and layer in config.dspark_target_layer_ids:
                 kept = h[-config.window_size :] if step.rule == "prefill" else h
                 targets.append(numerics.value(_mean_copies(kept)))  # [n, D]
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config, numerics)
             x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
+            clock.lap("dense")
             y = attention(x, block.attention, layer, state, step, config, freq, numerics)
+            clock.lap("attention", n_bytes.attention)
             h = update(h, y, coefficients, numerics)
             pre = coefficients.pre
             # FFN half: collapsed with the mix of the attention half.
@@ -235,15 +247,19 @@ class Model:
             y = moe(x, routing, self._waves(layer, step.rule, should_stop), block.ffn, config, numerics)
             h = update(h, y, coefficients, numerics)
             pre = coefficients.pre
+            clock.lap("dense", n_bytes.dense)
             if trace is not None:
                 self._record(trace, step, layer, routing, h)
         if self.head is not None:
             self.head.stage(state, step, torch.cat(targets, 1))
         if trace is not None:
             trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
+        clock.lap("other")
         x = collapse(h[-n_logits:], pre[-n_logits:], numerics)
         x = numerics.value(rms_norm(x, self._trunk.norm, config.norm_eps))
-        return Result(step=step, logits=numerics.product(x, self._trunk.head))
+        result = Result(step=step, logits=numerics.product(x, self._trunk.head))
+        clock.lap("head", self._head_bytes)
+        return result
 
     def _embed(self, ids: Sequence[int]) -> Tensor:
         """Embedding rows [T, D]: a row read, the table is not resident."""
@@ -252,12 +268,18 @@ class Model:
         return torch.from_numpy(raw).view(dtype).to(torch.float32)
 
     def _waves(self, layer: int, rule: Rule, should_stop: ShouldStop) -> ExpertWaves:
+        clock = self.clock
+
         def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
+            clock.lap("dense")
             with closing(self.streams.experts.waves(layer, experts, phase=rule)) as coming:
                 for wave in coming:
                     if should_stop():
                         raise Stopped("the forward was stopped")
+                    clock.waited(wave.wait_s, wave.read_bytes)
                     yield wave.experts
+                    clock.lap("experts", len(wave.experts) * self._expert_bytes)
+                clock.lap("other")
 
         return waves
 
@@ -283,6 +305,19 @@ class Model:
             assert step.selection is not None
             trace.selections[layer] = step.selection
             trace.owners[layer] = step.schedule.owners[layer]
+
+
+class _BlockBytes(NamedTuple):
+    """Stored weights a forward goes through in one block, by phase; its routed experts aside."""
+
+    engram: int
+    attention: int
+    dense: int
+
+    @classmethod
+    def of(cls, block: BlockWeights) -> "_BlockBytes":
+        parts = (block.mix_attention, block.mix_ffn, block.ffn)
+        return cls(stored_bytes(block.engram), stored_bytes(block.attention), sum(map(stored_bytes, parts)))
 
 
 _FLOAT = {"BF16": torch.bfloat16, "F32": torch.float32}

@@ -34,6 +34,8 @@ class StreamSettings:
     spare_slots: int = SPARE_SLOTS
     cache_rows: int = DEFAULT_CACHE_ROWS
     """Rows kept of each engram table."""
+    waves_ahead: int = 1
+    """Of a prefill: waves of experts whose reads are in flight while one is multiplied."""
     policy: str = DEFAULT_POLICY
     io: IoMode = "auto"
     depth: int | Mapping[str, int] = DEFAULT_DEPTH
@@ -120,6 +122,7 @@ class Streams:
                 attach=attach_expert(config),
                 policy=settings.policy,
                 spare_slots=settings.spare_slots,
+                waves_ahead=settings.waves_ahead,
                 observers=observers,
                 on_notice=on_notice,
             )

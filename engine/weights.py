@@ -5,7 +5,7 @@ thing a reader would get wrong: what a tensor is follows from its own dtype, nev
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 from torch import Tensor
@@ -104,6 +104,15 @@ class TrunkWeights:
     blocks: tuple[BlockWeights, ...]
     norm: Tensor  # [D]
     head: Matrix  # [V, D]
+
+
+def stored_bytes(weights: object) -> int:
+    """Bytes of every tensor in a record of weights, and in the records in it, as they lie in memory."""
+    if isinstance(weights, Tensor):
+        return weights.nbytes
+    if not is_dataclass(weights):
+        return 0
+    return sum(stored_bytes(getattr(weights, field.name)) for field in fields(weights))
 
 
 _ALIGNMENT = 64

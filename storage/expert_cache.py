@@ -47,6 +47,10 @@ class Wave(NamedTuple, Generic[T]):
     """Experts to be used together. Good until the next wave is asked for, or the generator is closed."""
 
     experts: tuple[Resident[T], ...]
+    wait_s: float
+    """Time that was waited for their reads."""
+    read_bytes: int
+    """Payload bytes of those reads; nothing for experts that were in memory."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +94,7 @@ class ExpertCache(Generic[T]):
         spare_slots: Slots lent to whichever layer needs more than its own. With `2 * wave_experts` a prefill of any
             length leaves what decoding uses alone.
         wave_experts: Most experts a prefill wave reads.
+        waves_ahead: Waves whose reads are in flight while one is used; 0 reads, then lets it be used, then reads on.
         observers: Told of every request (layer, distinct experts, phase): `UsageProfile.record`, `TraceWriter.record`.
         on_notice: Told once if a decode step does not fit into the slots.
 
@@ -106,6 +111,7 @@ class ExpertCache(Generic[T]):
         policy: str = DEFAULT_POLICY,
         spare_slots: int = 0,
         wave_experts: int = WAVE_EXPERTS,
+        waves_ahead: int = 1,
         seed: int = 0,
         observers: Sequence[Callable[[int, Sequence[int], Phase], None]] = (),
         on_notice: Callable[[str], None] = lambda _: None,
@@ -118,6 +124,8 @@ class ExpertCache(Generic[T]):
         assert all(n > 0 for n in n_slots.values()), "a layer without a slot cannot run"
         self._slots = ExpertSlots(n_slots, policy=policy, spare_slots=spare_slots, wave_experts=wave_experts, seed=seed)
         self._loader = Loader(layout, reader, self._slots, attach)
+        self.waves_ahead = waves_ahead
+        """As given; a change counts from the next wave on."""
         self._observers = tuple(observers)
         self._on_notice = on_notice
         self._stats = {layer: LayerStats() for layer in n_experts}
@@ -180,6 +188,12 @@ class ExpertCache(Generic[T]):
                 self._loader.leave(key)
         return n_read
 
+    def clear(self) -> None:
+        """Give up every expert, so that whatever is asked for next is read: for measurements that begin cold."""
+        self._end_open()
+        self._loader.drain()
+        self._slots.clear()
+
     def stats(self) -> CacheStats:
         """Figures so far; may be asked for from any thread."""
         layers = {
@@ -215,15 +229,18 @@ class ExpertCache(Generic[T]):
         in_hand: list[WavePlan] = []
         try:
             while plan.n_left or in_hand:
-                if not in_hand:
-                    self._take(plan, stats, in_hand)
-                if not in_hand:
+                if not in_hand and not self._take(plan, stats, in_hand):
                     self._loader.drain()  # every slot is held by a read that somebody stopped waiting for
                     self._take(plan, stats, in_hand)
-                self._take(plan, stats, in_hand)  # its reads queue behind those of the wave that is waited for
-                self._finish(in_hand[0], stats)
+                # Their reads queue behind those of the wave that is waited for.
+                while len(in_hand) <= self.waves_ahead and self._take(plan, stats, in_hand):
+                    pass
+                wave = in_hand[0]
+                wait_s = self._finish(wave, stats)
                 yield Wave(
-                    tuple(Resident(key.expert, self._loader.content(key, at)) for key, at in in_hand[0].members())
+                    tuple(Resident(key.expert, self._loader.content(key, at)) for key, at in wave.members()),
+                    wait_s,
+                    sum(self._loader.payload_bytes(key) for key, _ in wave.missing),
                 )
                 in_hand.pop(0).release()
         finally:
@@ -232,11 +249,11 @@ class ExpertCache(Generic[T]):
                     self._loader.leave(key)
                 wave.release()
 
-    def _take(self, plan: StepPlan, stats: LayerStats, in_hand: list[WavePlan]) -> None:
-        """Plan a wave and begin its reads; nothing when all is planned, or no slot is to be had at the moment."""
+    def _take(self, plan: StepPlan, stats: LayerStats, in_hand: list[WavePlan]) -> bool:
+        """Plan a wave and begin its reads; False when all is planned, or no slot is to be had at the moment."""
         wave = plan.take()
         if wave is None:
-            return
+            return False
         in_hand.append(wave)
         stats.n_hits += len(wave.ready) + len(wave.coming)
         stats.n_misses += len(wave.missing)
@@ -244,14 +261,19 @@ class ExpertCache(Generic[T]):
         for key, _ in wave.coming:
             self._loader.promote(key)
         self._loader.start(wave.missing)
+        return True
 
-    def _finish(self, wave: WavePlan, stats: LayerStats) -> None:
+    def _finish(self, wave: WavePlan, stats: LayerStats) -> float:
+        """Wait for a wave's reads; how long."""
         begun = time.perf_counter()
+        waited_s = 0.0
         try:
             for key, _ in (*wave.coming, *wave.missing):
                 self._loader.wait(key)
         finally:
-            stats.wait_s += time.perf_counter() - begun
+            waited_s = time.perf_counter() - begun
+            stats.wait_s += waited_s
+        return waited_s
 
     def _start_warm(self, key: ExpertId, keep: frozenset[ExpertId]) -> bool:
         if self._slots.find(key) is not None:

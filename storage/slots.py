@@ -153,6 +153,11 @@ class SlotTable(Generic[K]):
         del self._slot_of[key]
         self._empty(slot)
 
+    def clear(self) -> None:
+        """Give up every key; all of them are ready and unpinned."""
+        for key in list(self._slot_of):
+            self.drop(key)
+
     def pin(self, slot: SlotIndex) -> None:
         """Keep a ready or reserved slot until the matching `unpin`."""
         assert self._state[slot] in (SlotState.READY, SlotState.RESERVED), (slot, self._state[slot])

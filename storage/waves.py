@@ -180,6 +180,11 @@ class ExpertSlots:
         """Experts of one layer that can be in at once."""
         return self.tables[layer].n_slots + (self.spare.n_slots if self.spare is not None else 0)
 
+    def clear(self) -> None:
+        """Empty every slot; none is pinned or being read into."""
+        for table in (*self.tables.values(), *([self.spare] if self.spare is not None else [])):
+            table.clear()
+
     def find(self, key: ExpertId) -> Place | None:
         """Where an expert is, or is on its way to."""
         return find(key, self.tables[key.layer], self.spare)
