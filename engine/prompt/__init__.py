@@ -1,15 +1,17 @@
-"""Conversation to token ids. `messages` has the records, `recipe` the vendor's library, `own` the stand-in without it.
+"""Conversation to token ids. `messages` has the records, `recipe` the vendor's library, `own` the stand-in without it,
+`compose` puts past answers in by the ids they were drawn with.
 
 The one thing a reader would get wrong: the rendered text is for people. It must never be encoded as one string; only
 the special ranges are control tokens, whatever the text between them spells.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.errors import PromptError
 from engine.prompt import own, recipe
+from engine.prompt.compose import compose
 from engine.prompt.messages import (
     DEFAULT_EFFORT,
     EFFORTS,
@@ -59,6 +61,14 @@ class Rendered:
     """What the model reads."""
     images: tuple[ImagePart, ...] = ()
     """The pictures, in the order of their markers in `ids`."""
+    drawn: tuple[tuple[int, int], ...] = ()
+    """Half-open, ascending ranges of `ids` that are past answers as the model drew them, not as their text encodes."""
+    n_begun: int = 0
+    """How many ids at the end are the beginning of the coming reply, as it was drawn; 0 when it has none."""
+    marks: tuple[int, ...] = ()
+    """Positions in `ids` where another prompt of the conversation is likely to part from this one: before every user
+    message, and behind every marker that opens an answer.
+    """
 
 
 def render(
@@ -100,7 +110,8 @@ def render(
         raise PromptError("there is a picture in the conversation, and this model takes none")
     chosen = own if renderer == "own" or (renderer is None and not recipe.available()) else recipe
     draft = chosen.render(conversation, tokenizer.image_marker)
-    return _encoded(tokenizer, draft, images)
+    answers = tuple(message for message in conversation.messages if isinstance(message, AssistantMessage))
+    return _encoded(tokenizer, draft, images, answers)
 
 
 def render_raw(tokenizer: ChatTokenizer, text: str) -> Rendered:
@@ -112,7 +123,12 @@ def render_raw(tokenizer: ChatTokenizer, text: str) -> Rendered:
     return _encoded(tokenizer, draft, ())
 
 
-def _encoded(tokenizer: ChatTokenizer, draft: Draft, images: tuple[ImagePart, ...]) -> Rendered:
+def _encoded(
+    tokenizer: ChatTokenizer,
+    draft: Draft,
+    images: tuple[ImagePart, ...],
+    answers: Sequence[AssistantMessage] = (),
+) -> Rendered:
     # A model whose tokenizer lacks the grounding markers can only have written them as plain text; that they are
     # quoted in a past answer must not block every later turn.
     ranges = tuple(
@@ -123,5 +139,13 @@ def _encoded(tokenizer: ChatTokenizer, draft: Draft, images: tuple[ImagePart, ..
     n_markers = sum(draft.text[start:end] == tokenizer.image_marker for start, end in ranges)
     if n_markers != len(images):
         raise PromptError(f"{len(images)} pictures are given, the prompt has places for {n_markers}")
-    ids = tokenizer.encode_marked(draft.text, ranges)
-    return Rendered(text=draft.text, special_ranges=ranges, ids=tuple(ids), images=images)
+    composed = compose(tokenizer, replace(draft, special_ranges=ranges), answers)
+    return Rendered(
+        text=draft.text,
+        special_ranges=ranges,
+        ids=tuple(composed.ids),
+        images=images,
+        drawn=tuple(composed.drawn),
+        n_begun=composed.n_begun,
+        marks=tuple(composed.marks),
+    )

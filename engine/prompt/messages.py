@@ -60,7 +60,10 @@ class AssistantMessage:
     prefix: bool = False
     """Last message only: the model goes on from here, in the reasoning if there is no text yet."""
     ids: tuple[int, ...] = ()
-    """The ids as they were drawn, reasoning included, end token not; empty when the text came from elsewhere."""
+    """The ids as they were drawn, reasoning included, end token not; empty when the text came from elsewhere.
+
+    They count only where they say what the text says: one that was cut or edited is encoded anew.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
