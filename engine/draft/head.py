@@ -121,9 +121,7 @@ class DraftHead:
         out = sparse_attention(query, keys, torch.ones(keys.shape[:2], dtype=torch.bool), weights.sink, numerics)
         return project_out(out, weights, positions, config, freq, numerics)
 
-    def _correct(
-        self, collapsed: Tensor, token: int, first: int, choose: Choose, trace: DraftTrace | None
-    ) -> Proposal:
+    def _correct(self, collapsed: Tensor, token: int, first: int, choose: Choose, trace: DraftTrace | None) -> Proposal:
         """Logits of every row, corrected by the token actually chosen before it. Shapes: collapsed [n, D].
 
         `first` is the position of the first draft. Source: spec/architecture section 13.2; the confidence reads the
