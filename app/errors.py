@@ -16,6 +16,14 @@ class AppError(Exception):
         self.hint = hint
 
 
+class TranscriptError(AppError):
+    """A transcript cannot be found, opened, written, moved or brought back."""
+
+
+class TranscriptMissing(TranscriptError):  # noqa: N818 - named for what is wrong
+    """No transcript, or more than one, has the id that was given."""
+
+
 class UsageError(AppError):
     """An option, an argument or what came in on stdin cannot be used."""
 

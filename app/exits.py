@@ -3,7 +3,7 @@
 import errno
 from enum import IntEnum
 
-from app.errors import AppError, SettingsError, TooLittleMemory, UsageError
+from app.errors import AppError, SettingsError, TooLittleMemory, TranscriptMissing, UsageError
 from engine.errors import (
     ConfigError,
     EngineError,
@@ -44,6 +44,7 @@ MEANINGS: dict[ExitCode, str] = {
 
 _BY_CLASS: dict[type[BaseException], ExitCode] = {
     UsageError: ExitCode.USAGE,
+    TranscriptMissing: ExitCode.USAGE,
     SettingsError: ExitCode.USAGE,
     PromptError: ExitCode.USAGE,
     SamplerSettingsError: ExitCode.USAGE,

@@ -18,8 +18,13 @@ def data_dir() -> Path:
     return platformdirs.user_data_path(_APP, appauthor=False)
 
 
+def transcripts_dir() -> Path:
+    """The conversations, one file each."""
+    return data_dir() / "transcripts"
+
+
 def cache_dir() -> Path:
-    """What can be made again: usage profiles, measured rates."""
+    """What can be made again: usage profiles, measured rates, the index that transcripts are searched by."""
     return platformdirs.user_cache_path(_APP, appauthor=False)
 
 

@@ -31,6 +31,18 @@ def visible(text: str) -> str:
     return _UNSAFE.sub(_shown, text.replace("\r\n", "\n"))
 
 
+def escaped_json(text: str) -> str:
+    """JSON text with the same characters written as `\\u....`: equal JSON, and nothing in it steers a terminal."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
 def one_line(text: str) -> str:
     """`visible`, with newlines and tabs shown too: for a file name or a title inside a line of ours."""
     return visible(text.replace("\n", "\u240a").replace("\t", "\u2409"))

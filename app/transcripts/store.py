@@ -1,0 +1,118 @@
+"""The folder of all transcripts: list, make, open, search, delete and bring back. Its files are the truth."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+
+from app.errors import TranscriptError, TranscriptMissing
+from app.sanitize import one_line
+from app.transcripts.files import FileOps
+from app.transcripts.glance import glance
+from app.transcripts.records import TranscriptInfo
+from app.transcripts.search import Hit, scan
+from app.transcripts.transcript import SUFFIX, Transcript, utc_now
+from app.transcripts.trash import Trash
+
+_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
+"""Without the letters and digits that are read as each other."""
+_ID_LENGTH = 10
+
+
+class TranscriptStore:
+    """A folder of transcripts. It need not exist: it is made with the first message."""
+
+    def __init__(self, folder: Path, *, files: FileOps | None = None, now: Callable[[], datetime] = utc_now) -> None:
+        self.folder = folder
+        self._files = files or FileOps()
+        self._now = now
+
+    def list(self) -> Sequence[TranscriptInfo]:
+        """Every transcript that can be read, the one changed last first. Raises: OSError when the folder cannot be."""
+        infos = [info for path in self._paths().values() if (info := glance(path, self._files)) is not None]
+        return sorted(infos, key=lambda info: (info.updated, info.id), reverse=True)
+
+    def create(self) -> Transcript:
+        """A new conversation. Its file is made with the first thing there is to save."""
+        name = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
+        return Transcript(self.folder / f"{name}{SUFFIX}", self._files, exists=False, now=self._now)
+
+    def open(self, transcript_id: str) -> Transcript:
+        """The transcript with this id or beginning of an id; only to be read while another window has it.
+
+        Raises: TranscriptMissing; TranscriptError when its file cannot be read.
+        """
+        path = self.path_of(transcript_id)
+        try:
+            return Transcript(path, self._files, exists=True, now=self._now)
+        except OSError as error:
+            raise TranscriptError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+    def latest(self) -> Transcript | None:
+        """The transcript changed last, or None when there is none. Raises: as `open`."""
+        newest = max(self._paths().values(), key=_changed_ns, default=None)
+        return None if newest is None else self.open(newest.stem)
+
+    def path_of(self, transcript_id: str) -> Path:
+        """The file of the transcript with this id or beginning of an id.
+
+        Raises: TranscriptMissing when none has it, or several begin so.
+        """
+        paths = self._paths()
+        if transcript_id in paths:
+            return paths[transcript_id]
+        fitting = [name for name in paths if transcript_id and name.startswith(transcript_id.lower())]
+        if len(fitting) == 1:
+            return paths[fitting[0]]
+        if fitting:
+            some = ", ".join(one_line(name) for name in sorted(fitting)[:5])
+            raise TranscriptMissing(
+                f"{len(fitting)} transcripts begin with {one_line(transcript_id)}", hint=f"Give more of one: {some}"
+            )
+        near = get_close_matches(transcript_id.lower(), list(paths), n=1, cutoff=0.5)
+        hint = f"Did you mean {one_line(near[0])}?" if near else "`artesian transcripts list` shows them all."
+        raise TranscriptMissing(f"there is no transcript {one_line(transcript_id)}", hint=hint)
+
+    def rename(self, transcript_id: str, title: str) -> None:
+        """Give it a title, on the drive when this returns. Raises: as `open`; TranscriptError when it is not saved."""
+        with self.open(transcript_id) as transcript:
+            transcript.rename(title)
+            if transcript.problem is not None:
+                raise TranscriptError(transcript.problem)
+
+    def delete(self, transcript_id: str) -> str:
+        """Take a transcript away for `trash.KEPT`; the token for `undo`.
+
+        Raises: TranscriptMissing; TranscriptError when it is open in a window, or the drive refuses.
+        """
+        with self.open(transcript_id) as transcript:
+            if transcript.held_elsewhere:
+                raise TranscriptError(transcript.read_only, hint="Close it there first.")
+            return Trash(self.folder, self._files).put(transcript.path_on_disk, self._now())
+
+    def undo(self, token: str | None = None) -> str:
+        """Bring a deleted transcript back, by token or id, or the one deleted last; its id.
+
+        Raises: TranscriptMissing; TranscriptError.
+        """
+        return Trash(self.folder, self._files).bring_back(token)
+
+    def search(self, text: str) -> Sequence[Hit]:
+        """The messages that have all the words of `text`."""
+        return scan(self._paths().values(), text, self._files)
+
+    def _paths(self) -> dict[str, Path]:
+        """The files by id."""
+        try:
+            found = [path for path in self.folder.iterdir() if path.suffix == SUFFIX and path.name[0] != "."]
+        except FileNotFoundError:
+            return {}
+        return {path.stem: path for path in found}
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

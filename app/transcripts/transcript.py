@@ -1,0 +1,258 @@
+"""One conversation: its messages, where it goes on, and the file that both are in.
+
+What a call has returned from without `problem` being set is on the drive, except what `ReplyWriter` still gathers. The
+one thing a reader would get wrong: trouble with the drive never raises here. The chat goes on in memory, `problem`
+says so, and every later write tries to save all of it. Safe to use from several threads.
+"""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from app.errors import TranscriptError
+from app.report import artesian_version
+from app.transcripts.files import FileOps
+from app.transcripts.holder import holder_of
+from app.transcripts.journal import Journal
+from app.transcripts.lines import Damage, encode
+from app.transcripts.load import Loaded, load
+from app.transcripts.records import Node, Role, Run
+from app.transcripts.titles import title_of
+from app.transcripts.tree import FORMAT, Growing, Tree
+
+SUFFIX = ".jsonl"
+
+
+def utc_now() -> datetime:
+    """The time, to the millisecond that is written."""
+    now = datetime.now(UTC)
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)
+
+
+class Transcript:
+    """An open conversation.
+
+    Attributes:
+        lock: Held by whoever changes the messages.
+        read_only: Why nothing can be added, as a sentence, or "": another window has it, or a newer version wrote it.
+        damage: Lines of the file that could not be used.
+    """
+
+    def __init__(self, path: Path, files: FileOps, *, exists: bool, now: Callable[[], datetime] = utc_now) -> None:
+        """Open the file at `path`, or name the one to be made with the first message. Raises: OSError."""
+        self.lock = threading.RLock()
+        self._files = files
+        self._now = now
+        header = {"kind": "artesian-transcript", "format": FORMAT, "created": now().isoformat()}
+        first_line = encode(header | {"version": artesian_version()})
+        self.read_only = ""
+        self.damage: tuple[Damage, ...] = ()
+        if exists:
+            self._journal = Journal.open(path, files, first_line=first_line)
+            self._tree = self._take(load(self._journal.read))
+        else:
+            self._journal = Journal(path, files, first_line=first_line)
+            self._tree = Tree()
+            self._tree.created = now()
+
+    def _take(self, loaded: Loaded) -> Tree:
+        self.damage = loaded.damage
+        if self._journal.held_elsewhere:
+            self.read_only = f"{holder_of(self._journal.path)} has this conversation open; here it can only be read."
+            return loaded.tree
+        if loaded.tree.format > FORMAT:
+            self.read_only = "A newer version of Artesian wrote this conversation; here it can only be read."
+        elif loaded.too_long:
+            self.read_only = "This conversation is too long to be read whole; it cannot be added to."
+        elif loaded.torn_bytes:
+            self._journal.break_torn_line()
+            self._torn_line = loaded.n_lines
+        loaded.tree.close_growing("cut")
+        return loaded.tree
+
+    _torn_line: int | None = None
+
+    @property
+    def id(self) -> str:
+        """What names it among the transcripts."""
+        return self._journal.path.stem
+
+    @property
+    def path_on_disk(self) -> Path:
+        """Its file; there once there was something to save."""
+        return self._journal.path
+
+    @property
+    def title(self) -> str:
+        """As given, else the first line the user wrote; "" while it is empty. Not yet safe for a terminal."""
+        with self.lock:
+            return self._tree.title or title_of(self._tree.nodes())
+
+    @property
+    def created(self) -> datetime:
+        """When it began."""
+        return self._tree.created
+
+    @property
+    def head(self) -> Node | None:
+        """The message the conversation goes on from; None while there is none."""
+        with self.lock:
+            return None if self._tree.head is None else self._tree.node(self._tree.head)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the newest part is not on the drive, as a sentence; None when all is well."""
+        error = self._journal.problem
+        if error is None:
+            return None
+        return f"Not saved: {self._journal.path}: {error.strerror or error}. It is tried again with the next line."
+
+    @property
+    def n_unsaved(self) -> int:
+        """Records that are not known to be on the drive."""
+        with self.lock:
+            return self._journal.n_unsaved
+
+    @property
+    def held_elsewhere(self) -> bool:
+        """Whether another window has it open."""
+        return self._journal.held_elsewhere
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether the file system can keep two windows from writing this file at once."""
+        return self._journal.has_locks
+
+    def node(self, node_id: str) -> Node:
+        """A message. Raises: KeyError."""
+        with self.lock:
+            return self._tree.node(node_id)
+
+    def nodes(self) -> list[Node]:
+        """Every message, all branches, in the order of the file."""
+        with self.lock:
+            return self._tree.nodes()
+
+    def path(self, to: Node | str | None = None) -> list[Node]:
+        """The messages from the first to the given one, or to the head."""
+        with self.lock:
+            return self._tree.path(to.id if isinstance(to, Node) else to)
+
+    def siblings(self, node: Node | str) -> list[Node]:
+        """The messages that stand in this one's place, itself included, oldest first."""
+        with self.lock:
+            return self._tree.siblings(_id(node))
+
+    def children(self, node: Node | str | None) -> list[Node]:
+        """The messages that follow one, or with None the first ones; oldest first."""
+        with self.lock:
+            return self._tree.children(None if node is None else _id(node))
+
+    def select(self, node: Node | str) -> Node:
+        """Go on from the branch through this message, where it was looked at last; the new head.
+
+        A window that can only read moves its own view.
+        """
+        with self.lock:
+            head = self._tree.leaf_below(_id(node))
+            if head != self._tree.head:
+                self._tree.set_head(head)
+                if not self.read_only:
+                    self.save({"kind": "head", "id": head})
+            return self._tree.node(head)
+
+    def rename(self, title: str) -> None:
+        """Give it a title; "" goes back to the first line. Raises: TranscriptError when it can only be read."""
+        self.require_writable()
+        with self.lock:
+            self._tree.title = title
+            self.save({"kind": "title", "title": title})
+
+    def add(self, role: Role, text: str, parent: str | None) -> Node:
+        """A message of the user or the system, on the drive when this returns without a `problem`.
+
+        Raises: TranscriptError when it can only be read; KeyError when there is no such parent.
+        """
+        self.require_writable()
+        with self.lock:
+            if parent is not None:
+                self._tree.node(parent)
+            node = Node(id=self._tree.fresh_id(), parent=parent, role=role, text=text, created=self._now())
+            self._tree.add(node)
+            record = {"kind": "message", "id": node.id, "parent": parent, "role": role}
+            self.save({**record, "created": node.created.isoformat(), "text": text})
+            return node
+
+    def retry(self) -> bool:
+        """Try again to save what is not saved; whether all is."""
+        with self.lock:
+            return self._journal.held_elsewhere or self._journal.retry()
+
+    def refresh(self) -> bool:
+        """Read again what another window may have added to a conversation that can only be read; whether it did."""
+        with self.lock:
+            if not self._journal.held_elsewhere or self._journal.size() == self._size_seen:
+                return False
+            self._size_seen = self._journal.size()
+            head = self._tree.head
+            follows = head is None or head == self._newest_seen
+            loaded = load(self._journal.read)
+            self.damage, self._tree = loaded.damage, loaded.tree
+            self._newest_seen = self._tree.head
+            if not follows and head in self._tree:
+                self._tree.set_head(head)
+            return True
+
+    _size_seen = -1
+    _newest_seen: str | None = None
+
+    def close(self) -> None:
+        """Save what is left and let others have it. Safe to call twice."""
+        with self.lock:
+            self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def require_writable(self) -> None:
+        """Raises: TranscriptError when it can only be read."""
+        if self.read_only:
+            raise TranscriptError(self.read_only, hint="Close it there, or go on in a copy.")
+
+    def save(self, *records: dict[str, Any], sync: bool = True) -> bool:
+        """Append records, for the writer of replies; with `sync`, whether they and all before are on the drive."""
+        lines = [encode(record) for record in records]
+        if self._torn_line is not None:
+            lines.insert(0, encode({"kind": "torn", "line": self._torn_line}))
+            self._torn_line = None
+        return self._journal.append(lines, sync=sync)
+
+    def growing(self, node_id: str) -> Growing:
+        """A message, for the writer of replies to change. Raises: KeyError."""
+        return self._tree.growing(node_id)
+
+    def add_reply(self, parent: str, run: Run, record: dict[str, Any]) -> Node:
+        """An empty reply, for the writer of replies; `record` is the run as it stands in the file."""
+        with self.lock:
+            self._tree.node(parent)
+            node = Node(
+                id=self._tree.fresh_id(),
+                parent=parent,
+                role="assistant",
+                status="growing",
+                runs=(run,),
+                created=self._now(),
+            )
+            self._tree.add(node)
+            created = node.created.isoformat()
+            self.save({"kind": "reply", "id": node.id, "parent": parent, "created": created, "run": record}, sync=False)
+            return node
+
+
+def _id(node: Node | str) -> str:
+    return node.id if isinstance(node, Node) else node
