@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-Scope = Literal["global", "chat", "turn", "transcripts"]
-"""Where the key is heard: everywhere; on the chat screen; on a turn that has the focus; in the list of transcripts."""
+Scope = Literal["global", "chat", "turn", "panel", "transcripts", "settings"]
+"""Where the key is heard: everywhere; on the chat screen; on a turn that has the focus; on every screen above the chat;
+in the list of transcripts; in that of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +196,11 @@ ACTIONS: tuple[Action, ...] = (
         id="find_previous", title="Find the previous place", scope="turn", keys=("N",), slash="find-previous",
         in_palette=False, help="Goes to the previous place found.",
     ),
+    # on every screen above the chat
+    Action(
+        id="close", title="Go back to the chat", scope="panel", keys=("escape", "q"),
+        help="Closes this screen.",
+    ),
     # in the list of transcripts
     Action(
         id="open_transcript", title="Resume the conversation", scope="transcripts", keys=("enter",),
@@ -215,6 +221,15 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         id="undo_delete", title="Bring the deleted one back", scope="transcripts", keys=("u",),
         help="Brings back the conversation that was deleted last.",
+    ),
+    # in the list of settings
+    Action(
+        id="edit_setting", title="Change the setting", scope="settings", keys=("enter",),
+        help="Asks for another value and writes it to the settings file.",
+    ),
+    Action(
+        id="unset_setting", title="Unset the setting", scope="settings", keys=("d", "delete"),
+        help="Takes the setting out of the file, so that its default is in force.",
     ),
 )  # fmt: skip
 """In the order in which help shows them."""

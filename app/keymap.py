@@ -8,7 +8,11 @@ from difflib import get_close_matches
 from app.actions import ACTIONS, BY_ID, Scope
 
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super)\+){0,3}(?:[a-z0-9_]+|\S)", re.IGNORECASE)
-_HEARD_TOGETHER: tuple[tuple[Scope, ...], ...] = (("global", "chat", "turn"), ("global", "transcripts"))
+_HEARD_TOGETHER: tuple[tuple[Scope, ...], ...] = (
+    ("global", "chat", "turn"),
+    ("global", "panel", "transcripts"),
+    ("global", "panel", "settings"),
+)
 """Scopes whose keys are heard in the same place, so that one key cannot have two meanings there."""
 _SIGNS = {
     "solidus": "slash",

@@ -9,6 +9,7 @@ from textual.content import Content
 from app.actions import ACTIONS, Action, Scope
 from app.keymap import keys_in_force, shown_keys
 from app.tui.context import context
+from app.tui.widgets.page import MUTED
 
 
 def scopes_of(screen: object) -> tuple[Scope, ...]:
@@ -40,7 +41,7 @@ class ActionProvider(Provider):
         ways = [shown_keys(keys_in_force(context(self.app).settings.keymap)[action.id])]
         ways.append(f"/{action.slash}" if action.slash else "")
         beside = "  ".join(filter(None, ways))
-        return Content.assemble(action.title, ("  " + beside if beside else "", "$text-muted"))
+        return Content.assemble(action.title, ("  " + beside if beside else "", MUTED))
 
     def _runner(self, action: Action) -> Callable[[], None]:
         app = context(self.app)
