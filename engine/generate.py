@@ -1,7 +1,8 @@
 """Prefill in chunks, then the decode loop; no text, only token ids.
 
 The one thing a reader would get wrong: the last token drawn is never run. It is in the reply but not yet in the
-state, and the next prompt of the conversation begins with it.
+state, and the next prompt of the conversation begins with it. A reply that goes on begins with it too, and there it is
+run by the decode rule, as it would have been without the stop.
 """
 
 import time
@@ -14,6 +15,7 @@ from engine.errors import PromptError, Stopped
 from engine.events import DoneReason, DriveFigures, Notice, PrefillProgress, TokenDrawn, TurnDone, TurnStats
 from engine.model import Model, ShouldStop, never
 from engine.sampling import Sampler
+from engine.schedule import Rule, max_decode_rows
 from engine.state import State
 from storage.batch import DriveStats
 
@@ -26,31 +28,41 @@ def generate(
     sampler: Sampler,
     max_tokens: int,
     stop_ids: Collection[int],
+    begun_ids: Sequence[int] = (),
     chunk_tokens: int = 512,
     context_tokens: int | None = None,
     should_stop: ShouldStop = never,
 ) -> Iterator[PrefillProgress | TokenDrawn | Notice | TurnDone]:
     """Read a prompt behind what the state holds, then draw tokens until something ends the turn.
 
-    A token in `stop_ids` ends it and is not yielded. `context_tokens` bounds the positions of the whole conversation;
-    None means no bound. A stop leaves the state at the last committed position: a chunk or token in the works is
-    dropped.
+    `begun_ids` are the beginning of the reply, drawn by an earlier turn: they are run behind the prompt by the decode
+    rule, so that what is drawn next is what would have been drawn then; the prompt may be empty if there are some.
+    A token in `stop_ids` ends the turn and is not yielded. `context_tokens` bounds the positions of the whole
+    conversation; None means no bound. A stop leaves the state at the last committed position: a chunk or token in the
+    works is dropped.
 
     Raises: PromptError on an empty prompt; LogitsError, StorageError, FormatError as the forward and the sampler do.
     """
-    if not prompt_ids:
+    if not prompt_ids and not begun_ids:
         raise PromptError("the prompt has no tokens", hint="Ask something.")
-    turn = _Turn(model, state.n_tokens, len(prompt_ids))
+    turn = _Turn(model, state.n_tokens, len(prompt_ids) + len(begun_ids))
     logits: Tensor | None = None
     try:
         yield turn.progress(0)
-        for first in range(0, len(prompt_ids), chunk_tokens):
-            chunk = prompt_ids[first : first + chunk_tokens]
-            result = model.forward(state, chunk, "prefill", should_stop=should_stop)
+        done = 0
+        while done < turn.to_read:
+            rule: Rule = "prefill" if done < len(prompt_ids) else "decode"
+            left = prompt_ids[done:] if rule == "prefill" else begun_ids[done - len(prompt_ids) :]
+            chunk = left[:chunk_tokens]
+            if rule == "decode":
+                n = max_decode_rows(model.config, state.n_tokens, len(chunk), state.index_owner, state.reading)
+                chunk = chunk[:n]
+            result = model.forward(state, chunk, rule, should_stop=should_stop)
             state.commit(result.step)
             logits = result.logits[-1]  # [V]
+            done += len(chunk)
             yield from _taken(model.notices)
-            yield turn.progress(first + len(chunk))
+            yield turn.progress(done)
         turn.begin_decode()
         while True:
             assert logits is not None
@@ -86,10 +98,11 @@ def _taken(notices: deque[str]) -> Iterator[Notice]:
 class _Turn:
     """Clock and counters of one turn."""
 
-    def __init__(self, model: Model, reused_tokens: int, prompt_tokens: int) -> None:
+    def __init__(self, model: Model, reused_tokens: int, to_read: int) -> None:
+        self.to_read = to_read
+        """Tokens that no state holds."""
         self._model = model
         self._reused = reused_tokens
-        self._prompt = prompt_tokens
         self._before = model.streams.figures()
         self._drives_before = model.streams.drives()
         self._prefilled = self._clock_before = model.clock.totals()
@@ -100,7 +113,8 @@ class _Turn:
     def progress(self, done_tokens: int) -> PrefillProgress:
         return PrefillProgress(
             done_tokens=done_tokens,
-            total_tokens=self._prompt,
+            total_tokens=self.to_read,
+            reused_tokens=self._reused,
             read_bytes=self._model.streams.read_bytes - self._before.read_bytes,
             elapsed_s=time.monotonic() - self._started,
         )
@@ -121,7 +135,7 @@ class _Turn:
         return TurnDone(
             reason=reason,
             stats=TurnStats(
-                prompt_tokens=self._prompt,
+                prompt_tokens=self._reused + self.to_read,
                 reused_tokens=self._reused,
                 answer_tokens=self.answer_tokens,
                 thinking_tokens=0,

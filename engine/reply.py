@@ -60,6 +60,16 @@ class ReplyParser:
             return self._control_token(token)
         return self._text(self._utf8.decode(self._tokenizer.token_bytes(token) or b""))
 
+    def resume(self, ids: Sequence[int]) -> None:
+        """Go on behind what an earlier turn said and showed, held back text included; half a character it dropped is
+        waited for.
+        """
+        for token in ids:
+            if self._finished:
+                return
+            self.push(token)
+        self._held()
+
     def finish(self) -> list[Delta]:
         """What was held back, at the end of the reply. An incomplete character is dropped."""
         if self._finished:

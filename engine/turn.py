@@ -23,16 +23,21 @@ def run_turn(
     thinking: bool,
     stop_ids: Collection[int],
     stop: Sequence[str] = (),
+    said_ids: Sequence[int] = (),
+    n_begun: int = 0,
     chunk_tokens: int = 512,
     context_tokens: int | None = None,
     should_stop: ShouldStop = never,
 ) -> Iterator[Event]:
     """Answer a rendered prompt: every event of `generate`, and the text of each token as soon as it is whole.
 
-    `thinking` says whether the prompt ends inside an open thinking block. A stop string in `stop` ends the turn like an
+    `thinking` says whether the reply begins inside an open thinking block. A reply that an earlier turn began is gone
+    on with: `said_ids` are all it has said, `n_begun` how many of them, the last ones, are still to be run. A stop
+    string in `stop` ends the turn like an
     end token. The last event is TurnDone. Raises: what `generate` raises.
     """
     parser = ReplyParser(tokenizer, thinking, stop)
+    parser.resume(said_ids)
     thinking_tokens = 0
     halted = False
 
@@ -46,6 +51,7 @@ def run_turn(
         sampler=sampler,
         max_tokens=max_tokens,
         stop_ids=stop_ids,
+        begun_ids=said_ids[len(said_ids) - n_begun :],
         chunk_tokens=chunk_tokens,
         context_tokens=context_tokens,
         should_stop=stop_now,
