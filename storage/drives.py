@@ -52,7 +52,9 @@ class DriveFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Mount:
+class Mount:
+    """One line of the mount table."""
+
     device: str
     point: str
     fs_type: str
@@ -135,25 +137,26 @@ def measure_rate(
             return n_bytes / elapsed_s if elapsed_s > 0 else 0.0
 
 
-def _mounts(root: Path) -> Iterator[_Mount]:
+def mounts(root: Path) -> Iterator[Mount]:
+    """What is mounted, in the order of mounting; nothing where the system has no such table."""
     for line in _text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         fields, kinds = before.split(" "), after.split(" ")
         if len(fields) >= 5 and len(kinds) >= 2:
-            yield _Mount(device=fields[2], point=_unescaped(fields[4]), fs_type=kinds[0], source=_unescaped(kinds[1]))
+            yield Mount(device=fields[2], point=unescaped(fields[4]), fs_type=kinds[0], source=unescaped(kinds[1]))
 
 
-def _mount_of(path: Path, root: Path) -> _Mount | None:
+def _mount_of(path: Path, root: Path) -> Mount | None:
     """The mount that holds `path`: the deepest mount point above it, the last mounted of equals."""
     above = {str(folder) for folder in (path, *path.parents)}
-    best: _Mount | None = None
-    for mount in _mounts(root):
+    best: Mount | None = None
+    for mount in mounts(root):
         if mount.point in above and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     return best
 
 
-def _unescaped(field: str) -> str:
+def unescaped(field: str) -> str:
     """A mountinfo field: blanks and backslashes come as octal."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), field)
 

@@ -350,6 +350,60 @@ class BadWeights(StorageError):
     """Drive weights are missing for a folder, negative, or no numbers."""
 
 
+# Making mirrors
+
+
+class WriteError(StorageError):
+    """The system refused to write a copy.
+
+    Attributes:
+        file: What could not be written.
+        errno: The system's number, 0 when it gave none.
+    """
+
+    def __init__(self, message: str, *, file: Path, errno: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+        self.errno = errno
+
+    @classmethod
+    def of(cls, error: OSError, file: Path, doing: str) -> "WriteError":
+        """The typed form of what the system said while `doing` ("write", "rename") `file`."""
+        number = error.errno or 0
+        reason = os.strerror(number) if number else shown(str(error))
+        if number in (errnos.ENOSPC, errnos.EDQUOT):
+            kind: type[WriteError] = NoSpace
+            hint = "Free some space, or copy fewer shards. What is complete stays, and the copy can be resumed."
+        elif number == errnos.EROFS:
+            kind, hint = WriteError, "The drive is mounted read-only; a drive with errors is often remounted so."
+        elif number in (errnos.EACCES, errnos.EPERM):
+            kind, hint = WriteError, "Check the permissions of the folder."
+        else:
+            kind, hint = WriteError, "Look at the kernel log (`dmesg`) and at whether the drive is still there."
+        name = errnos.errorcode.get(number, "no errno")
+        return kind(f"cannot {doing} {shown(str(file))}: {reason} ({name})", file=file, errno=number, hint=hint)
+
+
+class NoSpace(WriteError):
+    """A copy does not fit where it should go."""
+
+
+class TargetRefused(StorageError):
+    """A folder that must not be copied into: a drive that is not mounted, the model's own folder, another's mirror."""
+
+
+class MirrorBusy(StorageError):
+    """Another program is copying into the same folder."""
+
+
+class BadManifest(StorageError):
+    """The record of a mirror folder cannot be read or is not one."""
+
+
+class NotVerified(StorageError):
+    """A copy read back from its drive is not what was written, twice."""
+
+
 # Traces
 
 

@@ -88,7 +88,7 @@ def _compare(
         start = header.expected_bytes - header.data_bytes
         for at, length in sample_blocks(start, header.expected_bytes, n_blocks, block_bytes, f"{seed} {copy.shard}"):
             right, other = (_read_afresh(file, at, length) for file in files)
-            place = _first_difference(right, other)
+            place = first_difference(right, other)
             if place is not None:
                 error = _differs(copy, header, at + place, right[place], other[place])
                 return CheckedCopy(
@@ -111,7 +111,7 @@ def _read_afresh(file: ShardFile, offset: int, length: int) -> bytearray:
     return block
 
 
-def _first_difference(right: bytearray, other: bytearray) -> int | None:
+def first_difference(right: bytes | bytearray, other: bytes | bytearray) -> int | None:
     """Where two runs of bytes of one length first differ, by halving: a Python loop over a megabyte takes 50 ms."""
     if right == other:
         return None
