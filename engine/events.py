@@ -87,10 +87,10 @@ class DriveFigures:
 Work = Literal["prefill", "decode"]
 """Reading the prompt, or drawing the reply."""
 
-Phase = Literal["expert_reads", "experts", "attention", "dense", "engram", "head", "other"]
+Phase = Literal["expert_reads", "experts", "attention", "dense", "engram", "head", "draft", "other"]
 """Waiting for the drives to give experts; multiplying by them; the attention halves; shared experts, routers, norms and
-hyper-connections; engram rows and their gates, the wait for them included; the final norm and the head; everything
-else: embedding, planning, sampling, and Python between the others.
+hyper-connections; engram rows and their gates, the wait for them included; the final norm and the head; the
+draft head, its reads included; everything else: embedding, planning, sampling, and Python between the others.
 """
 
 
@@ -107,6 +107,46 @@ class PhaseFigures:
     """
     rate_bytes_s: float
     """Bytes over seconds; 0 when the phase took no time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPause:
+    """Drafting stopped for a while."""
+
+    after_tokens: int
+    """Tokens of the reply by then."""
+    tokens: int
+    """Tokens to be decoded one by one before drafts are tried again; a pause may reach into the next turn."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftStats:
+    """What drafting did in a turn."""
+
+    rounds: int
+    """Times the draft head was asked."""
+    drafted: int
+    """Drafts that were verified."""
+    accepted: int
+    """Drafts that were right, each behind right ones only."""
+    drafted_by_position: tuple[int, ...]
+    """Of the first, second, ... draft of a round."""
+    accepted_by_position: tuple[int, ...]
+    mean_accepted: float
+    """Accepted drafts of a round."""
+    forwards: int
+    """Forwards of the model that decoded, drafted or not."""
+    tokens_per_forward: float
+    """Tokens drawn of each, an end token included; 1 without drafts."""
+    propose_s: float
+    """Time in the draft head."""
+    verify_s: float
+    """Time in the forwards that verified."""
+    pauses: tuple[DraftPause, ...]
+    """Those that began in this turn."""
+    off_reason: str
+    """Why there are no drafts at all; empty while there may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +173,8 @@ class TurnStats:
     """The drives that were read, by name."""
     phases: tuple[PhaseFigures, ...] = ()
     """Where `prefill_s` and `decode_s` went: the phases of each add up to it."""
+    draft: DraftStats | None = None
+    """None when drafting is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

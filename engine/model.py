@@ -230,7 +230,8 @@ class Model:
                 h = engram(h, looked_up, block.engram, config, numerics)
                 clock.lap("engram", n_bytes.engram)
             if self.head is not None and layer in config.dspark_target_layer_ids:
-                kept = h[-config.window_size :] if step.rule == "prefill" else h
+                # Of a prompt only what can survive it, unless the state is to be taken back into it.
+                kept = h[-config.window_size :] if step.rule == "prefill" and not step.marked else h
                 targets.append(numerics.value(_mean_copies(kept)))  # [n, D]
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config, numerics)
@@ -295,7 +296,7 @@ class Model:
             return waves
 
         freq = self._freq[True]
-        return DraftHead(self.config, self.numerics, weights, freq, embed=self._embed, waves=waves_of, output=output)
+        return DraftHead(self.config, self.numerics, weights, freq, embed=self._embed, waves=waves_of, output=output, clock=self.clock)
 
     @staticmethod
     def _record(trace: Trace, step: Step, layer: int, routing: Routing, h: Tensor) -> None:
