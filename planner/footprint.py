@@ -1,0 +1,279 @@
+"""Bytes of each part of a model in memory, from its config and its shards' headers alone.
+
+The one thing a reader would get wrong: these are the engine's bytes, not the checkpoint's. Norms become float32, KV is
+kept as float32, a slot has room for whole blocks around an expert. `tests/planner/test_footprint.py` holds every figure
+against what the engine takes.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.config import ModelConfig
+from planner.errors import MissingParts
+from storage.arena import stride_for
+from storage.headers import TensorEntry
+
+BLOCK_BYTES = 4096
+"""Largest block of direct reads that is planned for."""
+KV_BYTES = 4
+"""Of one stored value of the conversation's state."""
+FLOAT_BYTES = 4
+BASE_BYTES = 330_000_000
+"""A process with the engine, its libraries' code included, before any model: 250 MB measured, threads and heaps."""
+TENSOR_BYTES = 1_000
+"""Objects that stand for one tensor of the headers; 880 measured over the release's 96,085."""
+TOKEN_BYTES = 1_500
+"""Of the tokenizer, its strings and maps, for each id of the vocabulary."""
+SLOT_OBJECT_BYTES = 12_000
+"""Views and tensors of one slot's expert: nine objects with their storages."""
+ROW_OBJECT_BYTES = 400
+"""Books of one cached row: a place in a dict and one in a policy."""
+READING_BYTES = 64_000_000
+"""What rows are read into on their way, and the reading threads' stacks."""
+
+_LAYER = re.compile(r"(layers|mtp)\.(\d+)\.(.+)")
+
+
+class TensorPlace(NamedTuple):
+    """One tensor of a header."""
+
+    name: str
+    dtype: str
+    n_dims: int
+    shard: str
+    begin: int
+    """Offset in the file, or any offset that tells what lies next to what."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Resident weights of one part, by how fast they are consumed."""
+
+    fp8_bytes: int = 0
+    plain_bytes: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Both."""
+        return self.fp8_bytes + self.plain_bytes
+
+    def __add__(self, other: "Weights") -> "Weights":
+        return Weights(fp8_bytes=self.fp8_bytes + other.fp8_bytes, plain_bytes=self.plain_bytes + other.plain_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a model takes, part by part."""
+
+    config: ModelConfig
+    layers: tuple[Weights, ...]
+    """Resident weights of each backbone layer."""
+    head: Weights
+    """Output head and last norm."""
+    draft: Weights
+    """Resident weights of the draft head; nothing when it is incomplete."""
+    expert_bytes: int
+    """Payload of the largest routed expert."""
+    stride_bytes: int
+    """Of one slot."""
+    experts_bytes: int
+    """Payload of all backbone experts, as they lie on the drives."""
+    tables_bytes: int
+    """Engram tables and the embedding, which stay on the drives."""
+    row_bytes: int
+    """One engram row, its scales included; 0 without engram layers."""
+    embedding_row_bytes: int
+    n_tensors: int
+    has_draft: bool
+    """Whether the draft head is there in full."""
+
+    @property
+    def trunk(self) -> Weights:
+        """Resident weights of all backbone layers."""
+        return sum(self.layers, Weights())
+
+    @property
+    def runtime_bytes(self) -> int:
+        """The program itself: libraries, the headers' objects, the tokenizer, reading buffers."""
+        return (
+            BASE_BYTES + TENSOR_BYTES * self.n_tensors + TOKEN_BYTES * self.config.vocab_size + READING_BYTES
+        )  # fmt: skip
+
+    def n_experts(self, *, drafting: bool) -> dict[int, int]:
+        """Experts of each layer; a draft stage is the layer behind the last, `n_layers + stage`."""
+        config = self.config
+        counts = dict.fromkeys(range(config.n_layers), config.n_routed_experts)
+        if drafting:
+            for stage in range(config.n_mtp_layers):
+                counts[config.n_layers + stage] = config.dspark_n_routed_experts
+        return counts
+
+    def n_used(self, layer: int) -> int:
+        """Experts that one row uses in a layer or stage."""
+        config = self.config
+        return config.n_activated_experts if layer < config.n_layers else config.dspark_n_activated_experts
+
+    def kv_bytes(self, context_tokens: int, *, drafting: bool = False) -> int:
+        """The state of a conversation of so many positions.
+
+        Latents and index keys of each source, a row for each complete group; the largest counts twice, for it is copied
+        when it grows. A window ring of every layer, and of every draft stage.
+        """
+        config = self.config
+        width = (config.head_dim + config.index_head_dim) * KV_BYTES
+        rows = [context_tokens // config.ratio(source) for source in config.kv_source_layers]
+        largest = max(rows, default=0) * config.head_dim * KV_BYTES
+        n_rings = config.n_layers + (config.n_mtp_layers if drafting else 0)
+        rings = n_rings * config.window_size * config.head_dim * KV_BYTES
+        return sum(rows) * width + largest + 2 * rings
+
+    def scratch_bytes(self, rows: int, context_tokens: int) -> int:
+        """The most that a forward over so many rows holds at once, beside the state.
+
+        The widest moment of a layer: the stream with its copies and the largest of what the attention half (three
+        arrays of all heads), the expert half (every expert's contribution) and the engram lookup hold beside it; the
+        selected groups, and the candidate blocks of a long context.
+        """
+        config = self.config
+        stream = config.hc_mult * config.dim
+        attention = 3 * config.n_heads * config.head_dim + config.q_lora_rank + config.o_groups * config.o_lora_rank
+        experts = (config.n_activated_experts + 3) * config.dim + 3 * config.moe_inter_dim
+        looked_up = (config.engram_max_ngram_size - 1) * config.engram_n_heads * config.engram_head_dim
+        engram = 2 * looked_up + 4 * stream + config.dim if config.engram_layer_ids else 0
+        widest = stream + 3 * config.dim + max(attention, experts, engram, 3 * stream)
+        chosen = 0
+        if config.index_source_layers:
+            chosen = 2 * 8 * config.index_topk + context_tokens // max(1, config.candidate_block_size)
+        return rows * (widest * FLOAT_BYTES + chosen) + config.vocab_size * FLOAT_BYTES
+
+    def rows_bytes(self, cache_rows: int, embedding_rows: int) -> int:
+        """Row caches of all engram tables and of the embedding, when full."""
+        config = self.config
+        engram = sum(min(cache_rows, n_rows) for n_rows in config.engram_num_embeddings)
+        embedding = min(embedding_rows, config.vocab_size)
+        return engram * (self.row_bytes + ROW_OBJECT_BYTES) + embedding * (self.embedding_row_bytes + ROW_OBJECT_BYTES)
+
+    def slot_bytes(self, n_slots: int) -> int:
+        """So many slots, when full."""
+        return n_slots * (self.stride_bytes + SLOT_OBJECT_BYTES)
+
+
+def places(tensors: Mapping[str, TensorEntry]) -> Iterable[TensorPlace]:
+    """The tensors of an opened checkpoint."""
+    for entry in tensors.values():
+        extent = entry.extent
+        yield TensorPlace(entry.name, entry.dtype, len(entry.shape), extent.shard, extent.offset, extent.end)
+
+
+def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
+    """The footprint of a checkpoint of this config with these tensors.
+
+    Raises: MissingParts when experts, a layer, the head or the embedding are missing, so that no sum can be made.
+    """
+    layers = [Weights()] * config.n_layers
+    head = draft = Weights()
+    experts: dict[str, list[tuple[str, int, int]]] = {}
+    tables_bytes = n_tensors = embedding_row_bytes = row_bytes = 0
+    draft_roles: set[str] = set()
+    for name, dtype, n_dims, shard, begin, end in tensors:
+        n_tensors += 1
+        prefix, dot, rest = name.partition(".ffn.experts.")
+        if dot:
+            experts.setdefault(f"{prefix}.{rest.partition('.')[0]}", []).append((shard, begin, end))
+            continue
+        if name == "embed.weight":
+            tables_bytes += end - begin
+            embedding_row_bytes = (end - begin) // config.vocab_size
+        elif name in ("head.weight", "norm.weight"):
+            head += _weights(dtype, n_dims, end - begin)
+        elif (match := _LAYER.fullmatch(name)) is not None and not name.endswith("gate.bias_vl"):
+            kind, number, role = match.groups()
+            layer = int(number)
+            if role.startswith("engram.embed."):
+                tables_bytes += end - begin
+                if layer in config.engram_layer_ids:
+                    row_bytes += (end - begin) // config.engram_num_embeddings[config.engram_layer_ids.index(layer)]
+            elif kind == "mtp":
+                draft += _weights(dtype, n_dims, end - begin)
+                draft_roles.add(f"{number}.{role}")
+            elif layer < config.n_layers:
+                layers[layer] += _weights(dtype, n_dims, end - begin)
+    _require(config, layers, head, experts, embedding_row_bytes)
+    lengths = {tuple(_runs(some)) for some in experts.values()}
+    backbone = [_payload(some) for key, some in experts.items() if key.startswith("layers.")]
+    return Footprint(
+        config=config,
+        layers=tuple(layers),
+        head=head,
+        draft=draft,
+        expert_bytes=max(backbone),
+        stride_bytes=max(stride_for(runs, BLOCK_BYTES) for runs in lengths),
+        experts_bytes=sum(backbone),
+        tables_bytes=tables_bytes,
+        row_bytes=row_bytes // max(1, len(config.engram_layer_ids)),
+        embedding_row_bytes=embedding_row_bytes,
+        n_tensors=n_tensors,
+        has_draft=_has_draft(config, draft_roles, experts),
+    )
+
+
+_Extents = list[tuple[str, int, int]]
+
+
+def _weights(dtype: str, n_dims: int, n_bytes: int) -> Weights:
+    """A resident tensor: vectors stored as bf16 are kept as float32, everything else as stored."""
+    if dtype in ("F8_E4M3", "F8_E8M0"):
+        return Weights(fp8_bytes=n_bytes)
+    return Weights(plain_bytes=n_bytes * 2 if dtype == "BF16" and n_dims == 1 else n_bytes)
+
+
+def _runs(extents: _Extents) -> list[int]:
+    """Lengths of the fewest runs that cover an expert's tensors."""
+    lengths: list[int] = []
+    last: tuple[str, int] | None = None
+    for shard, begin, end in sorted(extents):
+        if last == (shard, begin):
+            lengths[-1] += end - begin
+        else:
+            lengths.append(end - begin)
+        last = (shard, end)
+    return sorted(lengths)
+
+
+def _payload(extents: _Extents) -> int:
+    return sum(end - begin for _, begin, end in extents)
+
+
+def _require(
+    config: ModelConfig, layers: list[Weights], head: Weights, experts: Mapping[str, _Extents], embedding_row_bytes: int
+) -> None:
+    missing = [f"layers.{layer}" for layer, weights in enumerate(layers) if not weights.n_bytes]
+    missing += [name for name, there in (("head", head.n_bytes), ("embed", embedding_row_bytes)) if not there]
+    missing += [
+        f"layers.{layer}.ffn.experts.{expert}"
+        for layer in range(config.n_layers)
+        for expert in range(config.n_routed_experts)
+        if len(experts.get(f"layers.{layer}.{expert}", ())) < _EXPERT_TENSORS
+    ]
+    if missing:
+        raise MissingParts(
+            f"the headers lack {len(missing):,} parts of the model, {missing[0]} first",
+            hint="Fetch the first MB of every shard, or the config alone.",
+        )
+
+
+_EXPERT_TENSORS = 6
+
+
+def _has_draft(config: ModelConfig, roles: set[str], experts: Mapping[str, _Extents]) -> bool:
+    last = config.n_mtp_layers - 1
+    marks = {"0.main_proj.weight", f"{last}.markov_head.embed.weight", f"{last}.confidence_head.proj.weight"}
+    whole = all(
+        len(experts.get(f"mtp.{stage}.{expert}", ())) == _EXPERT_TENSORS
+        for stage in range(config.n_mtp_layers)
+        for expert in range(config.dspark_n_routed_experts)
+    )
+    return config.n_mtp_layers > 0 and marks <= roles and whole

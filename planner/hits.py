@@ -1,0 +1,99 @@
+"""How often an expert is in memory when it is asked for: a popularity law, and what a cache of a size makes of it.
+
+Each layer's request of a step is k distinct experts of E. Which, is modelled as independent from step to step: expert i
+is asked for with probability p_i (the independent reference model), and a cache keeps what was asked for within its
+characteristic time: Che, Tung and Wang 2002. What that leaves out, that one token repeats the experts of the token
+before, and that the policy counts uses, is in the exponent: it is fitted to recorded traces replayed through the real
+slot tables (`tests/planner/test_hits.py`), not to the popularity alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+ZIPF_EXPONENT = 1.0
+"""Fitted: see the module."""
+PROFILE_WEIGHT = 0.85
+"""Of the user's own profile against the law: a profile is of the past, and never saw what was not asked for yet."""
+
+_TIMES = np.concatenate(([0.0], np.geomspace(0.05, 1e6, 240)))
+"""Steps at which the law is evaluated; between them it is interpolated."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Popularity:
+    """One layer's law. Kept as curves over time, so that any size and any length of an answer is a look-up."""
+
+    chances: Floats
+    """[E] Chance of each expert to be asked for in a step."""
+    n_used: int
+
+    @classmethod
+    def zipf(cls, n_experts: int, n_used: int, exponent: float = ZIPF_EXPONENT) -> "Popularity":
+        """The law for a layer nobody has watched yet."""
+        weights = np.arange(1, n_experts + 1, dtype=np.float64) ** -exponent
+        return cls(chances=_inclusion(weights, min(n_used, n_experts)), n_used=min(n_used, n_experts))
+
+    @classmethod
+    def watched(cls, shares: Sequence[float], n_used: int) -> "Popularity":
+        """The law of a layer whose experts had these shares of its traffic, blended with the general one."""
+        seen = np.asarray(shares, dtype=np.float64)
+        n_used = min(n_used, seen.size)
+        if not seen.sum():
+            return cls.zipf(seen.size, n_used)
+        general = np.sort(np.arange(1, seen.size + 1, dtype=np.float64) ** -ZIPF_EXPONENT)[::-1]
+        ranked = np.empty_like(general)
+        ranked[np.argsort(-seen, kind="stable")] = general
+        mixed = PROFILE_WEIGHT * seen / seen.sum() + (1 - PROFILE_WEIGHT) * ranked / ranked.sum()
+        return cls(chances=_inclusion(mixed, n_used), n_used=n_used)
+
+    def kept(self) -> tuple[Floats, Floats]:
+        """Two curves over `_TIMES`: distinct experts asked for within the time, and hits of a step that finds them."""
+        missed = (1 - self.chances)[None, :] ** _TIMES[:, None]  # [times, E]
+        return (1 - missed).sum(1), (self.chances * (1 - missed)).sum(1)
+
+    def distinct(self, n_steps: float) -> float:
+        """Distinct experts that so many steps ask for."""
+        return float((1 - (1 - self.chances) ** n_steps).sum())
+
+    def hits(self, n_slots: int, n_steps: int | None = None) -> float:
+        """Share of the experts asked for that are in memory, once warm; or over the first steps from an empty cache."""
+        sizes, found = self.kept()
+        full = float(np.interp(min(n_slots, sizes[-1]), sizes, _TIMES))
+        if n_steps is None:
+            return float(np.interp(full, _TIMES, found)) / self.n_used
+        steps = np.minimum(np.arange(n_steps, dtype=np.float64), full)
+        return float(np.interp(steps, _TIMES, found).mean()) / self.n_used
+
+    def by_slots(self) -> Floats:
+        """Hits of one step, once warm, for 0, 1, 2 ... E slots: [E + 1], concave."""
+        sizes, found = self.kept()
+        n_slots = np.arange(self.chances.size + 1, dtype=np.float64)
+        curve: Floats = np.interp(n_slots, sizes, found)
+        curve[-1] = self.n_used
+        return curve
+
+
+def _inclusion(weights: Floats, n_used: int) -> Floats:
+    """Chance of each item to be among `n_used` drawn without replacement in proportion to `weights`.
+
+    By the exponential race: item i is in if its clock of rate w_i rings before a common time that makes the sum right.
+    """
+    if n_used >= weights.size:
+        return np.ones(weights.size)
+    scaled = weights / weights.sum()
+    low, high = 0.0, 1.0
+    while (1 - np.exp(-scaled * high)).sum() < n_used:
+        high *= 2
+        if high > 1e12:  # fewer items with any weight than are drawn
+            scarce: Floats = np.minimum(1.0, scaled * n_used)
+            return scarce
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (1 - np.exp(-scaled * middle)).sum() < n_used else (low, middle)
+    chances: Floats = 1 - np.exp(-scaled * high)
+    return chances

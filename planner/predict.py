@@ -1,0 +1,159 @@
+"""What a plan is expected to do: seconds a token, phase by phase, and how often an expert is in memory.
+
+Every phase is bytes over a rate, or multiply-adds over a rate where many rows share the bytes. Reads of a decode step
+are waited for; those of a prompt run while experts are multiplied, so only what is longer counts. The one thing a
+reader would get wrong: a short answer from a cold start misses far more than the warm rate says, and is predicted so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.facts import MachineFacts
+from planner.footprint import Footprint, Weights
+from planner.hits import Popularity
+from planner.plan import Plan
+
+LAYER_S = 0.0006
+"""Of a forward, beside the arithmetic: Python between the calls, for each layer."""
+AT_TOKENS = 2_000
+"""Positions of the conversation a figure is given for when nobody says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One thing that takes time."""
+
+    name: str
+    """"trunk", "experts", "head", "attention", "waiting for drives", "other"."""
+    seconds: float
+    n_bytes: int = 0
+    """Read from memory, or from drives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """One forward, or a number of them."""
+
+    n_tokens: int
+    phases: tuple[Phase, ...]
+    hit_rate: float
+    """Share of the experts asked for that are in memory."""
+    read_bytes: int
+    """From drives."""
+
+    @property
+    def seconds(self) -> float:
+        """All phases."""
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def tokens_s(self) -> float:
+        """Tokens a second."""
+        return self.n_tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class Predictor:
+    """Forecasts for one plan.
+
+    `laws` are each layer's, by `solve.popularity`; a decode step goes through the backbone's layers only.
+    """
+
+    def __init__(self, facts: MachineFacts, footprint: Footprint, plan: Plan, laws: Mapping[int, Popularity]) -> None:
+        self._facts = facts
+        self._model = footprint
+        self._plan = plan
+        self._laws = {layer: laws[layer] for layer in range(footprint.config.n_layers)}
+        self._drives_bytes_s = max(1.0, sum(drive.rate_bytes_s for drive in facts.drives))
+
+    def answer(self, n_tokens: int, *, after_tokens: int = AT_TOKENS, cold: bool = False) -> Forecast:
+        """Decoding so many tokens behind `after_tokens`, warm, or from empty slots."""
+        model, rates = self._model, self._facts.rates
+        asked = sum(law.n_used for law in self._laws.values())
+        steps = n_tokens if cold else None
+        hits = sum(law.n_used * law.hits(self._slots(layer), steps) for layer, law in self._laws.items())
+        read = (asked - hits) * model.expert_bytes
+        experts = asked * model.expert_bytes
+        once = [
+            self._weights("trunk", model.trunk),
+            Phase(name="experts", seconds=experts / rates.fp4_bytes_s, n_bytes=experts),
+            self._weights("head", model.head),
+            self._attention(1, after_tokens + n_tokens // 2),
+            Phase(name="waiting for drives", seconds=read / self._drives_bytes_s, n_bytes=round(read)),
+            Phase(name="other", seconds=LAYER_S * len(model.layers)),
+        ]
+        return _times(n_tokens, once, hits / asked if asked else 1.0, round(read))
+
+    def prompt(self, n_tokens: int, *, after_tokens: int = 0, cold: bool = True) -> Forecast:
+        """Reading so many tokens, in chunks of the plan's size, from empty slots or warm ones."""
+        sums: dict[str, tuple[float, int]] = {}
+        asked = hits = 0.0
+        done, filled = 0, not cold
+        while done < n_tokens:
+            rows = min(self._plan.chunk_tokens, n_tokens - done)
+            forecast, n_asked, n_hits = self._chunk(rows, after_tokens + done, filled)
+            for phase in forecast:
+                seconds, n_bytes = sums.get(phase.name, (0.0, 0))
+                sums[phase.name] = (seconds + phase.seconds, n_bytes + phase.n_bytes)
+            asked, hits, done, filled = asked + n_asked, hits + n_hits, done + rows, True
+        return Forecast(
+            n_tokens=n_tokens,
+            phases=tuple(Phase(name=name, seconds=s, n_bytes=b) for name, (s, b) in sums.items()),
+            hit_rate=hits / asked if asked else 1.0,
+            read_bytes=round((asked - hits) * self._model.expert_bytes),
+        )
+
+    def _chunk(self, rows: int, after_tokens: int, filled: bool) -> tuple[Sequence[Phase], float, float]:
+        """One chunk: its phases, the distinct experts it asks for and those in memory."""
+        model, rates, config = self._model, self._facts.rates, self._model.config
+        asked = hits = 0.0
+        for layer, law in self._laws.items():
+            distinct = law.distinct(rows)
+            asked += distinct
+            # A chunk that wants nearly everything finds what is there; one that wants little finds the popular part.
+            hits += min(self._slots(layer), distinct * max(law.hits(self._slots(layer)), 0.0)) if filled else 0.0
+        experts_bytes = asked * model.expert_bytes
+        multiply_adds = rows * sum(law.n_used for law in self._laws.values()) * 3 * config.dim * config.moe_inter_dim
+        experts_s = max(experts_bytes / rates.fp4_bytes_s, multiply_adds / rates.multiply_adds_s)
+        trunk = self._weights("trunk", model.trunk)
+        trunk_adds = rows * (model.trunk.fp8_bytes + model.trunk.plain_bytes / 2)
+        trunk_s = max(trunk.seconds, trunk_adds / rates.multiply_adds_s)
+        reads_s = (asked - hits) * model.expert_bytes / self._drives_bytes_s
+        phases = (
+            Phase(name="trunk", seconds=trunk_s, n_bytes=trunk.n_bytes),
+            Phase(name="experts", seconds=experts_s, n_bytes=round(experts_bytes)),
+            self._weights("head", model.head),
+            self._attention(rows, after_tokens + rows // 2),
+            Phase(
+                name="waiting for drives",
+                seconds=max(0.0, reads_s - experts_s),
+                n_bytes=round((asked - hits) * model.expert_bytes),
+            ),
+            Phase(name="other", seconds=LAYER_S * len(model.layers)),
+        )
+        return phases, asked, hits
+
+    def _slots(self, layer: int) -> int:
+        return self._plan.slots[layer] + sum(card.slots.get(layer, 0) for card in self._plan.cards)
+
+    def _weights(self, name: str, weights: Weights) -> Phase:
+        rates = self._facts.rates
+        seconds = weights.fp8_bytes / rates.fp8_bytes_s + weights.plain_bytes / rates.plain_bytes_s
+        return Phase(name=name, seconds=seconds, n_bytes=weights.n_bytes)
+
+    def _attention(self, rows: int, at_tokens: int) -> Phase:
+        """Keys seen by each row: the window, the selected groups, and all groups where a layer selects."""
+        config = self._model.config
+        multiply_adds = 0
+        for layer in range(config.n_layers):
+            ratio = config.ratio(layer)
+            groups = at_tokens // ratio if ratio else 0
+            seen = min(config.window_size, at_tokens + 1) + min(config.index_topk, groups)
+            multiply_adds += 2 * seen * config.n_heads * config.head_dim
+            if layer in config.index_source_layers:
+                multiply_adds += groups * config.index_n_heads * config.index_head_dim
+        return Phase(name="attention", seconds=rows * multiply_adds / self._facts.rates.multiply_adds_s)
+
+
+def _times(n: int, once: Sequence[Phase], hit_rate: float, read_bytes: int) -> Forecast:
+    phases = tuple(Phase(name=p.name, seconds=n * p.seconds, n_bytes=n * p.n_bytes) for p in once)
+    return Forecast(n_tokens=n, phases=phases, hit_rate=hit_rate, read_bytes=n * read_bytes)
