@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from textual.app import App
 from textual.filter import LineFilter, Monochrome, NoColor
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from app.values import THEMES
 
@@ -76,7 +76,8 @@ _ANSI = Theme(
     surface="ansi_default",
     panel="ansi_default",
     boost="ansi_default",
-    variables={
+    variables=BUILTIN_THEMES["ansi-dark"].variables
+    | {
         # Reverse video is legible whatever the terminal's background is, and survives the loss of colour.
         "block-cursor-background": "ansi_default",
         "block-cursor-foreground": "ansi_default",
