@@ -1,4 +1,4 @@
-"""Prefill in chunks, then the decode loop; no text, only token ids.
+"""Prefill in chunks, then the decode loop, a token or a block of verified drafts at a time; no text, only token ids.
 
 The one thing a reader would get wrong: the last token drawn is never run. It is in the reply but not yet in the
 state, and the next prompt of the conversation begins with it. A reply that goes on begins with it too, and there it is
@@ -9,14 +9,14 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from torch import Tensor
-
+from engine.draft.drafter import Drafter
+from engine.draft.verify import verify
 from engine.errors import PromptError, Stopped
 from engine.events import DoneReason, DriveFigures, Notice, PrefillProgress, TokenDrawn, TurnDone, TurnStats
 from engine.model import Model, ShouldStop, never
 from engine.sampling import Sampler
 from engine.schedule import Rule, max_decode_rows
-from engine.state import State
+from engine.state import State, Step
 from storage.batch import DriveStats
 
 
@@ -28,6 +28,7 @@ def generate(
     sampler: Sampler,
     max_tokens: int,
     stop_ids: Collection[int],
+    drafter: Drafter | None = None,
     begun_ids: Sequence[int] = (),
     chunk_tokens: int = 512,
     context_tokens: int | None = None,
@@ -38,15 +39,25 @@ def generate(
     `begun_ids` are the beginning of the reply, drawn by an earlier turn: they are run behind the prompt by the decode
     rule, so that what is drawn next is what would have been drawn then; the prompt may be empty if there are some.
     A token in `stop_ids` ends the turn and is not yielded. `context_tokens` bounds the positions of the whole
-    conversation; None means no bound. A stop leaves the state at the last committed position: a chunk or token in the
-    works is dropped.
+    conversation; None means no bound. With a `drafter` one forward may settle several tokens; which ones, and what the
+    state holds in the end, does not depend on it. A stop leaves the state at the last committed position: a chunk or
+    block in the works is dropped.
 
     Raises: PromptError on an empty prompt; LogitsError, StorageError, FormatError as the forward and the sampler do.
     """
     if not prompt_ids and not begun_ids:
         raise PromptError("the prompt has no tokens", hint="Ask something.")
-    turn = _Turn(model, state.n_tokens, len(prompt_ids) + len(begun_ids))
-    logits: Tensor | None = None
+    turn = _Turn(model, state.n_tokens, len(prompt_ids) + len(begun_ids), drafter)
+    step: Step | None = None  # run, and not yet committed
+    n_said = 1
+
+    def settle() -> None:
+        """Commit the rows of a block that what was said of it stands on."""
+        nonlocal step
+        if step is not None:
+            state.commit(step, n_said)
+            step = None
+
     try:
         yield turn.progress(0)
         done = 0
@@ -59,35 +70,45 @@ def generate(
                 chunk = chunk[:n]
             result = model.forward(state, chunk, rule, should_stop=should_stop)
             state.commit(result.step)
-            logits = result.logits[-1]  # [V]
             done += len(chunk)
             yield from _taken(model.notices)
             yield turn.progress(done)
         turn.begin_decode()
+        tokens: tuple[int, ...] = (sampler.draw(result.logits[-1], state.n_tokens),)
+        position = state.n_tokens  # of the first of them
         while True:
-            assert logits is not None
-            if turn.answer_tokens >= max_tokens:
-                yield turn.done("length")
-                return
-            token = sampler.draw(logits, state.n_tokens)
-            if token in stop_ids:
-                yield turn.done("stop")
-                return
-            turn.answer_tokens += 1
-            yield TokenDrawn(token=token)
-            if context_tokens is not None and state.n_tokens >= context_tokens:
-                yield turn.done("context")
-                return
-            if turn.answer_tokens >= max_tokens:
-                continue  # the last token need not be run to be said
-            if should_stop():
-                raise Stopped("the turn was stopped")
-            result = model.forward(state, [token], "decode", should_stop=should_stop)
-            state.commit(result.step)
-            logits = result.logits[-1]
+            for n_said, token in enumerate(tokens, 1):
+                if n_said == len(tokens):
+                    settle()
+                if token in stop_ids:
+                    reason: DoneReason | None = "stop"
+                else:
+                    turn.answer_tokens += 1
+                    yield TokenDrawn(token=token)
+                    reason = turn.limit(position + n_said - 1, max_tokens, context_tokens)
+                if reason is not None:
+                    settle()
+                    yield turn.done(reason)
+                    return
+                if should_stop():
+                    raise Stopped("the turn was stopped")
+            drafts: tuple[int, ...] = ()
+            if drafter is not None:
+                room = max_tokens - turn.answer_tokens - 1
+                if context_tokens is not None:
+                    room = min(room, context_tokens - state.n_tokens - 1)
+                drafts = drafter.drafts(state, token, room, sampler.draw, should_stop)
+            position = state.n_tokens + 1
+            verified = verify(model, state, token, drafts, sampler.draw, stop_ids, should_stop)
+            step, tokens, n_said = verified.step, verified.tokens, 1
+            if drafter is not None:
+                drafter.done(verified)
             yield from _taken(model.notices)
     except Stopped:
+        settle()
         yield turn.done("stopped")
+    finally:
+        settle()
 
 
 def _taken(notices: deque[str]) -> Iterator[Notice]:
@@ -98,9 +119,12 @@ def _taken(notices: deque[str]) -> Iterator[Notice]:
 class _Turn:
     """Clock and counters of one turn."""
 
-    def __init__(self, model: Model, reused_tokens: int, to_read: int) -> None:
+    def __init__(self, model: Model, reused_tokens: int, to_read: int, drafter: Drafter | None) -> None:
         self.to_read = to_read
         """Tokens that no state holds."""
+        self._drafter = drafter
+        if drafter is not None:
+            drafter.begin_turn()
         self._model = model
         self._reused = reused_tokens
         self._before = model.streams.figures()
@@ -123,6 +147,12 @@ class _Turn:
         self._decode_started = time.monotonic()
         self._decoding = True
         self._prefilled = self._model.clock.totals()
+
+    def limit(self, position: int, max_tokens: int, context_tokens: int | None) -> DoneReason | None:
+        """What ends the turn behind a token at `position`, which then need not be run; None when it goes on."""
+        if context_tokens is not None and position >= context_tokens:
+            return "context"
+        return "length" if self.answer_tokens >= max_tokens else None
 
     def done(self, reason: DoneReason) -> TurnDone:
         now = time.monotonic()
@@ -147,6 +177,7 @@ class _Turn:
                 wait_s=figures.wait_s - before.wait_s,
                 drives=_between(self._drives_before, self._model.streams.drives()),
                 phases=phases,
+                draft=None if self._drafter is None else self._drafter.stats(),
             ),
         )
 

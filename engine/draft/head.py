@@ -19,8 +19,9 @@ from engine.hyper import collapse, mix, rms_norm, update
 from engine.kernels import Matrix
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import Numerics
+from engine.phases import PhaseClock
 from engine.state import State, Step
-from engine.weights import AttentionWeights
+from engine.weights import AttentionWeights, stored_bytes
 
 WavesOf = Callable[[int, Callable[[], bool]], ExpertWaves]
 """Layer and whether to stop -> its experts, in waves."""
@@ -49,6 +50,7 @@ class DraftHead:
         embed: Callable[[Sequence[int]], Tensor],
         waves: WavesOf,
         output: Matrix,
+        clock: PhaseClock,
     ) -> None:
         """`freq` are the window layers' rotations; `embed` gives rows [n, D]; `output` is the model's head [V, D]."""
         self._config = config
@@ -58,6 +60,9 @@ class DraftHead:
         self._embed = embed
         self._waves = waves
         self._output = output
+        self._clock = clock
+        parts = (*weights.stages, weights.markov_head, output)
+        self._bytes = sum(map(stored_bytes, parts))
 
     @property
     def block_size(self) -> int:
@@ -88,6 +93,7 @@ class DraftHead:
     ) -> Proposal:
         """See `DraftSource`. A token whose logits hold no distribution raises LogitsError."""
         assert state.draft is not None, "the state was made without a draft head"
+        self._clock.begin()
         config, numerics, n = self._config, self._numerics, min(n, self.block_size)
         rings = state.draft.before(state.n_tokens)  # [S, <=W, hd]
         positions = state.n_tokens + torch.arange(self.block_size)
@@ -110,7 +116,9 @@ class DraftHead:
             pre = coefficients.pre
             if trace is not None:
                 trace.routing[stage] = routing
-        return self._correct(collapse(h[:n], pre[:n], numerics), token, state.n_tokens + 1, choose, trace)
+        proposal = self._correct(collapse(h[:n], pre[:n], numerics), token, state.n_tokens + 1, choose, trace)
+        self._clock.lap("draft", self._bytes)
+        return proposal
 
     def _attention(self, x: Tensor, weights: AttentionWeights, ring: Tensor, positions: Tensor) -> Tensor:
         """Every row sees the ring and all rows of the block. Shapes: x [B, D]; ring [<=W, hd]; result [B, D]."""

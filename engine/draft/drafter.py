@@ -1,0 +1,156 @@
+"""One model's drafting from turn to turn: whether to ask the head, how many of its drafts to verify, what came of it.
+
+Puts together source, guard, prices and calibration; the arithmetic is theirs. For the thread that runs the model. The
+one thing a reader would get wrong: what is learned is kept over turns, the figures are of one turn.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from engine.draft.confidence import Calibration, expected_tokens
+from engine.draft.costs import Costs
+from engine.draft.guard import Guard
+from engine.draft.settings import DraftSettings
+from engine.draft.source import Choose, DraftSource, Proposal
+from engine.draft.tally import Tally
+from engine.draft.verify import Verified, most_drafts
+from engine.errors import EngineError, Stopped
+from engine.events import DraftStats
+from engine.state import State
+from storage.errors import StorageError
+
+_FIRST_DRAFTS = 2
+"""Most drafts of a round until one of so many was right from end to end, at the start and after a pause."""
+
+_PRICES_WANTED = 2
+"""Measurements of a plain token that a round without a right draft asks for, before it can be judged."""
+
+_FIRST_PRICE_TOKENS = 32
+_FRESH_PRICE_TOKENS = 256
+"""Tokens in which the price of a plain token is measured once, so that the guard has something to compare with."""
+
+_DOUBTED_PRICE_TOKENS = 32
+
+
+class Drafter:
+    """Drafts for one open model.
+
+    Attributes:
+        off_reason: Why there are no drafts at all; empty while there may be.
+    """
+
+    def __init__(
+        self,
+        source: DraftSource | None,
+        settings: DraftSettings,
+        *,
+        block_size: int,
+        off_reason: str = "",
+        notices: deque[str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Without a `source`, `off_reason` says why. What the user should know is appended to `notices`."""
+        self.off_reason = off_reason
+        self._source = source
+        self._always = settings.mode == "on"
+        self._most = block_size if settings.max_drafts is None else min(settings.max_drafts, block_size)
+        self._notices = notices
+        self._clock = clock
+        self._guard = Guard(settings.min_accept)
+        self._costs = Costs()
+        self._calibration = Calibration()
+        self._cap = min(_FIRST_DRAFTS, self._most)
+        self._priced_ago = 0
+        self._wants_price = False
+        self._proposal: Proposal | None = None
+        self._began = self._proposed = 0.0
+        self._tally = Tally(self._most)
+
+    def begin_turn(self) -> None:
+        """Figures start from nothing."""
+        self._tally = Tally(self._most)
+
+    def stats(self) -> DraftStats:
+        """Figures of the turn so far."""
+        return self._tally.stats(self.off_reason)
+
+    def drafts(
+        self, state: State, token: int, room: int, choose: Choose, should_stop: Callable[[], bool]
+    ) -> tuple[int, ...]:
+        """Drafts to verify behind `token`, at most `room`; none for a plain step. `done` follows when it was run.
+
+        Raises: Stopped. A head that fails is given up, which is said once.
+        """
+        self._proposal = None
+        self._began = self._proposed = self._clock()
+        if self._source is None or room <= 0 or (not self._always and self._goes_plain()):
+            return ()
+        room = most_drafts(state, min(room, self._most))
+        if room == 0:
+            return ()
+        try:
+            proposal = self._source.propose(state, token, room, choose, should_stop)
+        except Stopped:
+            raise
+        except (EngineError, StorageError) as error:
+            self._give_up(error)
+            return ()
+        self._proposed = self._clock()
+        self._costs.add_proposal(self._proposed - self._began)
+        n = min(room, len(proposal.ids)) if self._always else self._worth_verifying(proposal, room)
+        self._proposal = Proposal(ids=proposal.ids[:n], confidence=proposal.confidence[:n])
+        return self._proposal.ids
+
+    def done(self, verified: Verified) -> None:
+        """The forward that `drafts` was asked for was run."""
+        now = self._clock()
+        proposal, n_tokens, n_drafts = self._proposal, len(verified.tokens), verified.n_drafts
+        self._tally.forward(n_tokens)
+        if self._source is None:
+            return
+        self._priced_ago += n_tokens
+        if proposal is None or not proposal.ids:
+            self._costs.add_plain(now - self._proposed)
+            self._priced_ago, self._wants_price = 0, False
+        else:
+            self._costs.add_verified(len(proposal.ids), now - self._proposed)
+            self._calibration.learn(proposal.confidence[:n_drafts], verified.n_right)
+            self._wants_price = verified.n_right == 0 and self._costs.n_plain < _PRICES_WANTED
+            if verified.n_right == len(proposal.ids) == self._cap:
+                self._cap = self._most
+        if proposal is None:
+            self._guard.plain_token()
+            return
+        self._tally.round(n_drafts, verified.n_right, self._proposed - self._began, now - self._proposed)
+        if self._always:
+            return
+        pause = self._guard.round(n_drafts, verified.n_right, n_tokens, now - self._began, self._costs.plain_s)
+        if pause is not None:
+            self._tally.pause(pause)
+            self._cap = min(_FIRST_DRAFTS, self._most)
+
+    def _goes_plain(self) -> bool:
+        """Whether the next token is decoded by itself: while paused, and now and then for its price."""
+        if self._guard.paused or self._wants_price:
+            return True
+        if not self._costs.n_plain:
+            return self._priced_ago >= _FIRST_PRICE_TOKENS
+        return self._priced_ago >= (_DOUBTED_PRICE_TOKENS if self._guard.in_doubt else _FRESH_PRICE_TOKENS)
+
+    def _worth_verifying(self, proposal: Proposal, room: int) -> int:
+        """How many drafts give the most tokens a second, by the chances of each and what verifying costs."""
+        most = min(room, len(proposal.ids), self._cap)
+        if not self._costs.n_plain:
+            return most
+        chances = [self._calibration.chance(confidence) for confidence in proposal.confidence[:most]]
+        least = 1 if self._guard.on_trial else 0
+        return max(
+            range(least, most + 1), key=lambda n: expected_tokens(chances[:n]) / self._costs.round_s(n), default=0
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        self._source = None
+        self.off_reason = f"the draft head failed: {error}"
+        if self._notices is not None:
+            self._notices.append(f"No more drafts: {self.off_reason}. The answers stay the same, but may take longer.")

@@ -1,0 +1,147 @@
+"""When to draft and when not: the guard compares what a token costs with drafts and without, and stops what loses.
+
+Losses are counted in plain tokens and forgotten as far as they are made up for, so a bad sentence is borne and a bad
+text is not. A pause is followed by a trial that is given less; each trial that fails makes the next pause four times as
+long, so a head that never agrees costs a few tokens in hundreds, and nothing swings. A trial is passed only by a clear
+gain, which is the hysteresis: what is merely even stays as it is.
+
+The one thing a reader would get wrong: acceptance alone says little. Two in five may pay where the experts are in
+memory, and four in five may not where every draft is another read. It decides only while the prices are not known, and
+where the gain is small.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+WINDOW_DRAFTS = 10
+"""Drafts over which the accepted share is taken."""
+
+PAUSE_TOKENS = 64
+"""The first pause."""
+
+LONGEST_PAUSE_TOKENS = 4096
+
+_PAUSE_GROWTH = 4
+_MOST_LOST = 2.5
+"""Plain tokens that drafting may be behind before it is paused; as much as two or three useless rounds."""
+_MOST_LOST_IN_TRIAL = 1.0
+_GAIN_TO_PASS = 1.0
+"""Plain tokens that a trial must be ahead to end well, after `_TRIAL_ROUNDS` at the latest."""
+_TRIAL_ROUNDS = 4
+_GAIN_TO_FORGIVE = 16.0
+"""Plain tokens ahead since a trial after which its pause is forgotten: the next one is short again."""
+_CLEAR_GAIN = 1.10
+"""Plain cost over drafting cost above which a low accepted share is no reason to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Why and for how long drafting stops."""
+
+    tokens: int
+    reason: str
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What is known of drafting since it began, or went on after a pause. Times in seconds, leads in plain tokens."""
+
+    trial: bool
+    outcomes: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW_DRAFTS))
+    rounds: int = 0
+    seconds: float = 0.0
+    worth_s: float = 0.0
+    """What the same tokens would have taken one by one."""
+    ahead: float = 0.0
+    lost: float = 0.0
+    """How far it is behind since it was last even."""
+    losing_s: float = 0.0
+    losing_worth_s: float = 0.0
+    """`seconds` and `worth_s` since it was last even."""
+
+    def add(self, n_tokens: int, seconds: float, plain_s: float) -> None:
+        """A round gave `n_tokens` in `seconds`, a plain token takes `plain_s`."""
+        self.seconds += seconds
+        self.worth_s += n_tokens * plain_s
+        ahead = n_tokens - seconds / plain_s
+        self.ahead += ahead
+        self.lost = max(0.0, self.lost - ahead)
+        self.losing_s, self.losing_worth_s = (
+            (self.losing_s + seconds, self.losing_worth_s + n_tokens * plain_s) if self.lost else (0.0, 0.0)
+        )
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast a token is with drafts as without; 0 when not known."""
+        return self.worth_s / self.seconds if self.seconds else 0.0
+
+
+class Guard:
+    """Decides after every round whether the next may be drafted.
+
+    Args:
+        min_accept: Share of the last ten drafts that must be right while nothing better is known.
+    """
+
+    def __init__(self, min_accept: float) -> None:
+        self._min_accept = min_accept
+        self._left = 0
+        self._next_pause = PAUSE_TOKENS
+        self._stretch = _Stretch(trial=False)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the next token is to be decoded by itself."""
+        return self._left > 0
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether something has yet to be tried for there to be a verdict: in the first round, and after a pause."""
+        return self._stretch.trial or self._stretch.rounds == 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether losses have come near to a pause, so that the price of a plain token had better be fresh."""
+        return self._stretch.lost > self._limit / 2
+
+    def plain_token(self) -> None:
+        """A token was decoded without a draft round."""
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._stretch = _Stretch(trial=True)
+
+    def round(self, n_drafts: int, n_right: int, n_tokens: int, seconds: float, plain_s: float) -> Pause | None:
+        """Take in a round that gave `n_tokens`; `plain_s` is 0 while a plain token's cost is not known.
+
+        Returns the pause that begins now, or None.
+        """
+        now = self._stretch
+        now.outcomes.extend([True] * n_right + [False] * (n_drafts - n_right))
+        now.rounds += 1
+        if plain_s:
+            now.add(n_tokens, seconds, plain_s)
+        if now.ahead >= _GAIN_TO_FORGIVE:
+            self._next_pause = PAUSE_TOKENS
+        reason = self._objection()
+        if reason:
+            pause = Pause(tokens=self._next_pause, reason=reason)
+            self._left = self._next_pause
+            self._next_pause = min(self._next_pause * _PAUSE_GROWTH, LONGEST_PAUSE_TOKENS)
+            return pause
+        now.trial = now.trial and now.rounds < _TRIAL_ROUNDS
+        return None
+
+    def _objection(self) -> str:
+        now, n_right = self._stretch, sum(self._stretch.outcomes)
+        if now.lost > self._limit:
+            return f"a token took {now.losing_s / now.losing_worth_s:.2f} times as long with drafts as without"
+        if now.trial and now.rounds >= _TRIAL_ROUNDS and now.seconds and now.ahead < _GAIN_TO_PASS:
+            return f"a token was {now.gain:.2f} times as fast with drafts as without, which is no clear gain"
+        if len(now.outcomes) == WINDOW_DRAFTS and n_right < self._min_accept * WINDOW_DRAFTS and now.gain < _CLEAR_GAIN:
+            return f"{n_right} of the last {WINDOW_DRAFTS} drafts were right"
+        return ""
+
+    @property
+    def _limit(self) -> float:
+        return _MOST_LOST_IN_TRIAL if self._stretch.trial else _MOST_LOST
