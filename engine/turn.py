@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from engine.draft.drafter import Drafter
 from engine.events import Event, TokenDrawn, TurnDone
 from engine.generate import generate
 from engine.model import Model, ShouldStop, never
@@ -23,6 +24,7 @@ def run_turn(
     thinking: bool,
     stop_ids: Collection[int],
     stop: Sequence[str] = (),
+    drafter: Drafter | None = None,
     said_ids: Sequence[int] = (),
     n_begun: int = 0,
     chunk_tokens: int = 512,
@@ -51,6 +53,7 @@ def run_turn(
         sampler=sampler,
         max_tokens=max_tokens,
         stop_ids=stop_ids,
+        drafter=drafter,
         begun_ids=said_ids[len(said_ids) - n_begun :],
         chunk_tokens=chunk_tokens,
         context_tokens=context_tokens,
