@@ -51,6 +51,10 @@ class SavedStateError(EngineError):
     """A saved state cannot be written, or does not belong here: it is damaged, or of another model, mode or version."""
 
 
+class DamagedState(SavedStateError):  # noqa: N818 - named for what is wrong
+    """The file of a saved state is not what was written; no try will make it whole."""
+
+
 class SamplerSettingsError(EngineError):
     """A sampling setting is out of its range."""
 

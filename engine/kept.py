@@ -8,6 +8,7 @@ is taken up, and back when this one is, so a token's rows exist once however man
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,17 @@ from engine.state import KINDS, Rows, State, Tail
 
 DEFAULT_KEPT_BYTES = 512_000_000
 """Some 45 points of the released model, at 11 MB each with 128 positions in the rings of 40 layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a conversation between two positions, and what a state had at its end."""
+
+    ids: npt.NDArray[np.int32]  # [n]
+    kinds: bytes
+    """By which rule each id was read, as in `State.kinds`."""
+    tail: Tail | None
+    rows: Rows
 
 
 class Point:
@@ -138,28 +150,26 @@ class KeptStates:
                 self._extend(state.n_tokens, state.tail())
             self._make_room()
 
-    def adopt(self, points: Sequence[tuple[npt.NDArray[np.int32], bytes, Tail, Rows]]) -> None:
-        """Take in points that follow each other from an empty conversation on: ids, kinds and rows of each since the
-        one before it, and its tail. What is here already stays as it is.
-        """
+    def adopt(self, pieces: Sequence[Piece]) -> None:
+        """Take in pieces that follow each other from an empty conversation on. What is here already stays as it is."""
         with self._lock:
             parent = self._root
-            for ids, kinds, tail, rows in points:
-                same = _twin(parent, ids, kinds)
+            for piece in pieces:
+                same = _twin(parent, piece.ids, piece.kinds)
                 if same is None:
-                    same = Point(parent, ids, kinds, tail, rows)
+                    same = Point(parent, piece.ids, piece.kinds, piece.tail, piece.rows)
                     parent.children.append(same)
                 elif same.tail is None:
-                    same.tail = tail
+                    same.tail = piece.tail
                 self._touch(same)
                 parent = same
             self._make_room()
 
-    def rows_of(self, path: Sequence[Point]) -> Iterator[tuple[Point, Rows]]:
-        """The rows of each point of a path, wherever they lie."""
-        for point in path[1:]:
-            first = point.n_tokens - len(point.ids)
-            yield point, self.state.rows(first, point.n_tokens) if point.rows is None else point.rows
+    def pieces(self, point: Point) -> Iterator[Piece]:
+        """All that leads to a point, one piece at a time, wherever its rows lie."""
+        for one in point.path()[1:]:
+            rows = self.state.rows(one.n_tokens - len(one.ids), one.n_tokens) if one.rows is None else one.rows
+            yield Piece(ids=one.ids, kinds=one.kinds, tail=one.tail, rows=rows)
 
     def _extend(self, n_tokens: int, tail: Tail) -> None:
         """A point of the live state at `n_tokens`, behind the last one."""

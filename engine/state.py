@@ -226,6 +226,8 @@ class State:
         self.tokens.extend(step.ids[:n])
         self.kinds.extend(bytes((KINDS[step.rule],)) * n)
         self.index_owner = step.schedule.slot_after[n - 1]
+        if step.rule == "prefill" and self.n_tokens in self.marks:
+            self.tails[self.n_tokens] = self.tail()
 
     def tail(self) -> Tail:
         """Copies of everything that what comes next overwrites."""

@@ -27,6 +27,7 @@ def run_turn(
     drafter: Drafter | None = None,
     said_ids: Sequence[int] = (),
     n_begun: int = 0,
+    continued: bool = False,
     chunk_tokens: int = 512,
     context_tokens: int | None = None,
     should_stop: ShouldStop = never,
@@ -34,11 +35,11 @@ def run_turn(
     """Answer a rendered prompt: every event of `generate`, and the text of each token as soon as it is whole.
 
     `thinking` says whether the reply begins inside an open thinking block. A reply that an earlier turn began is gone
-    on with: `said_ids` are all it has said, `n_begun` how many of them, the last ones, are still to be run. A stop
-    string in `stop` ends the turn like an
-    end token. The last event is TurnDone. Raises: what `generate` raises.
+    on with: `said_ids` are all it has said, `n_begun` how many of them, the last ones, are still to be run.
+    `continued` without any is for a reply whose beginning is known as text alone, and is in the prompt. A stop string
+    in `stop` ends the turn like an end token. The last event is TurnDone. Raises: what `generate` raises.
     """
-    parser = ReplyParser(tokenizer, thinking, stop)
+    parser = ReplyParser(tokenizer, thinking, stop, continued=continued and not said_ids)
     parser.resume(said_ids)
     thinking_tokens = 0
     halted = False

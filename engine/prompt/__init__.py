@@ -65,6 +65,10 @@ class Rendered:
     """Half-open, ascending ranges of `ids` that are past answers as the model drew them, not as their text encodes."""
     n_begun: int = 0
     """How many ids at the end are the beginning of the coming reply, as it was drawn; 0 when it has none."""
+    thinking: bool = False
+    """Whether the reply, its beginning included where `n_begun` counts it, begins in the reasoning."""
+    continues: bool = False
+    """Whether the reply has a beginning in the prompt, as ids or as text."""
     marks: tuple[int, ...] = ()
     """Positions in `ids` where another prompt of the conversation is likely to part from this one: before every user
     message, and behind every marker that opens an answer.
@@ -147,5 +151,7 @@ def _encoded(
         images=images,
         drawn=tuple(composed.drawn),
         n_begun=composed.n_begun,
+        thinking=composed.thinking,
+        continues=bool(answers) and answers[-1].prefix,
         marks=tuple(composed.marks),
     )

@@ -22,6 +22,7 @@ class Composed:
     ids: list[int] = field(default_factory=list)
     drawn: list[tuple[int, int]] = field(default_factory=list)
     n_begun: int = 0
+    thinking: bool = False
     marks: list[int] = field(default_factory=list)
 
 
@@ -43,6 +44,8 @@ def compose(tokenizer: ChatTokenizer, draft: Draft, answers: Sequence[AssistantM
         if spelling == USER and out.ids:
             out.marks.append(len(out.ids))
         out.ids.append(tokenizer.id_of(spelling))
+        if spelling in (THINK, END_THINK):
+            out.thinking = spelling == THINK
         if spelling == ASSISTANT:
             out.marks.append(len(out.ids))
         opens = spelling in (THINK, END_THINK) and number > 0 and text[slice(*ranges[number - 1])] == ASSISTANT
