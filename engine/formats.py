@@ -112,20 +112,28 @@ def check_codes(name: str, weight: Tensor, scale: Tensor | None, *, fp8: bool) -
     Source: OCP 8-bit Floating Point 1.0: e4m3 NaN is S.1111.111; OCP Microscaling 1.0: e8m0 NaN is 0xFF.
     """
     if fp8:
-        _refuse(f"{name}.weight", weight, 0x7F, 0x7F, "a NaN code of fp8 e4m3")
+        _refuse(f"{name}.weight", weight, 0x7F, "a NaN code of fp8 e4m3")
     if scale is not None:
-        _refuse(f"{name}.scale", scale, 0xFF, E8M0_NAN, "the NaN code of an e8m0 scale")
+        _refuse(f"{name}.scale", scale, E8M0_NAN, "the NaN code of an e8m0 scale")
 
 
-_CHECK_BYTES = 1 << 24
+_CHECK_BYTES = 1 << 18
+"""Looked through at once, so that what it takes stays in the cache."""
 
 
-def _refuse(name: str, data: Tensor, mask: int, code: int, what: str) -> None:
+def _refuse(name: str, data: Tensor, mask: int, what: str) -> None:
+    """Refuse a byte in which every bit of `mask` is set.
+
+    By the largest byte, as comparing each takes far longer (6.6 MB of fp8: 9.3 ms against 1.2; the scales of a released
+    expert's matrix: 0.5 ms against 0.03), and every expert that is read goes through this.
+    """
     flat = data.reshape(-1)
     for start in range(0, flat.numel(), _CHECK_BYTES):
-        bad = (flat[start : start + _CHECK_BYTES] & mask) == code
-        if bool(bad.any()):
-            at = start + int(bad.nonzero()[0, 0])
+        piece = flat[start : start + _CHECK_BYTES]
+        if mask != 0xFF:
+            piece = piece & mask
+        if int(piece.max()) == mask:
+            at = start + int((piece == mask).nonzero()[0, 0])
             place: list[int] = []
             rest = at
             for size in reversed(data.shape):
