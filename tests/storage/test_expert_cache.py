@@ -203,6 +203,41 @@ def test_an_unfinished_step_gives_up_its_pins_and_takes_back_its_reads() -> None
     rig.step(0, [2, 3, 0])
 
 
+@pytest.mark.parametrize("waves_ahead", [0, 1, 2])
+def test_so_many_waves_are_in_flight_while_one_is_used(waves_ahead: int) -> None:
+    """Waves of two experts; a read of the memory reader ends when it is waited for, so what has not ended is ahead."""
+    rig = Rig(8, wave_experts=2, spare_slots=8, waves_ahead=waves_ahead)
+    waves = rig.cache.waves(0, range(8), phase="prefill")
+    for wave_number in range(4):
+        wave = next(waves)
+        assert wave.read_bytes == sum(len(part) for r in wave.experts for part in rig.expected(0, r.expert))
+        under_way = sum(not ticket.done for ticket in rig.reader.tickets)
+        assert under_way == 2 * min(waves_ahead, 3 - wave_number)
+    assert list(waves) == []
+
+
+def test_a_wave_of_what_was_there_waits_for_nothing_and_reads_nothing() -> None:
+    rig = Rig(4)
+    rig.step(0, [0, 1])
+    (wave,) = rig.cache.waves(0, [0, 1], phase="decode")
+    assert wave.read_bytes == 0
+    assert 0 <= wave.wait_s <= rig.cache.stats().total.wait_s
+
+
+@pytest.mark.parametrize("spare_slots", [0, 4])
+def test_a_cleared_cache_reads_everything_again(spare_slots: int) -> None:
+    rig = Rig(4, spare_slots=spare_slots)
+    rig.step(0, range(6), "prefill")
+    rig.step(1, [1, 2])
+    rig.cache.clear()
+    rig.check_books()
+    assert rig.resident(0) == rig.resident(1) == set()
+    before = rig.cache.stats().total.n_misses
+    rig.step(0, range(6), "prefill")
+    rig.step(1, [1, 2])
+    assert rig.cache.stats().total.n_misses - before == 8
+
+
 def test_another_request_ends_an_unfinished_one() -> None:
     rig = Rig(1)
     waves = rig.cache.waves(0, [0], phase="decode")
