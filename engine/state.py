@@ -248,7 +248,7 @@ class State:
     def _tail_at(self, mark: int, step: Step, marked: Marked) -> Tail:
         """The tail at a position inside a step, of which nothing is committed yet."""
         size, start = self.config.window_size, step.start
-        old = torch.arange(max(0, mark - size), start) % size
+        old = torch.arange(min(start, max(0, mark - size)), start) % size
         waiting = {}
         for layer, (values, gates) in marked.open_groups.items():
             cache = self.sources[layer]
