@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import CopyDiffers, StorageError, shown
-from storage.mirroring.manifest import CopiedShard, Manifest
 from storage.mirrorcheck import first_difference
+from storage.mirroring.manifest import CopiedShard, Manifest
 from storage.reader import ShardFile, open_shard
 from storage.syscalls import SYSTEM, Syscalls
 
