@@ -10,7 +10,7 @@ from app.settings import Settings
 from engine.events import TurnStats
 
 if TYPE_CHECKING:
-    from app.transcripts import TranscriptStore
+    from app.transcripts.store import TranscriptStore
 
 
 class Context(Protocol):

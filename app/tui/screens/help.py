@@ -82,5 +82,7 @@ def _entry(action: Action, keys: tuple[str, ...], width: int) -> Content:
 def _beside(name: str, lines: list[Content], column: int) -> list[Content]:
     """`lines` in the second column, with `name` in the first, or above if it has no room there."""
     fits = len(name) < column
-    head = [Content.assemble((name.ljust(column), "$primary"), lines[0])] if fits else [Content.styled(name, "$primary")]
+    head = (
+        [Content.assemble((name.ljust(column), "$primary"), lines[0])] if fits else [Content.styled(name, "$primary")]
+    )
     return [*head, *(Content.assemble(" " * column, line) for line in (lines[1:] if fits else lines))]
