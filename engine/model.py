@@ -78,7 +78,8 @@ class Model:
 
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, trunk: TrunkWeights, streams: Streams, front: EngramFront,
-        notices: deque[str], *, numerics: NumericsName, index_owner: IndexOwner, head: HeadWeights | str,
+        notices: deque[str], *, numerics: NumericsName, index_owner: IndexOwner,
+        head: HeadWeights | str = "drafting is off",
     ) -> None:  # fmt: skip
         self.checkpoint = checkpoint
         self.config = config
