@@ -28,16 +28,17 @@ class ReplyWriter:
     """
 
     def __init__(self, transcript: Transcript, node: Node, run: Run, *, clock: Callable[[], float]) -> None:
-        """A reply under `node`, or more of it when it is a reply itself. Raises: TranscriptError when read-only."""
+        """A reply under `node`, or more of it when it is a reply itself.
+
+        Raises: TranscriptError when the transcript can only be read, or others follow the reply.
+        """
         transcript.require_writable()
         self._transcript = transcript
         self._clock = clock
         with transcript.lock:
             if node.role == "assistant":
                 self._id = node.id
-                growing = transcript.growing(node.id)
-                growing.change(runs=(*node.runs, run), status="growing", reason=None, error="")
-                transcript.save({"kind": "run", "id": node.id, "run": run_record(run)}, sync=False)
+                growing = transcript.go_on(node.id, run, run_record(run))
             else:
                 self._id = transcript.add_reply(node.id, run, run_record(run)).id
                 growing = transcript.growing(self._id)

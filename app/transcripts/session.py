@@ -94,7 +94,7 @@ class ChatSession:
         """A reply that is about to be made: under a message of the user, or more of a reply.
 
         `request` is what will be run. `facts` may come later, through the writer.
-        Raises: TranscriptError when the transcript can only be read.
+        Raises: TranscriptError when the transcript can only be read, or the reply to go on with has been answered.
         """
         run = Run(
             first=len(node.ids) if node.role == "assistant" else 0,

@@ -45,6 +45,9 @@ class Transcript:
         self.lock = threading.RLock()
         self._files = files
         self._now = now
+        self._torn_line: int | None = None
+        self._size_seen = -1
+        self._newest_seen: str | None = None
         header = {"kind": "artesian-transcript", "format": FORMAT, "created": now().isoformat()}
         first_line = encode(header | {"version": artesian_version()})
         self.read_only = ""
@@ -71,8 +74,6 @@ class Transcript:
             self._torn_line = loaded.n_lines
         loaded.tree.close_growing("cut")
         return loaded.tree
-
-    _torn_line: int | None = None
 
     @property
     def id(self) -> str:
@@ -205,9 +206,6 @@ class Transcript:
                 self._tree.set_head(head)
             return True
 
-    _size_seen = -1
-    _newest_seen: str | None = None
-
     def close(self) -> None:
         """Save what is left and let others have it. Safe to call twice."""
         with self.lock:
@@ -252,6 +250,19 @@ class Transcript:
             created = node.created.isoformat()
             self.save({"kind": "reply", "id": node.id, "parent": parent, "created": created, "run": record}, sync=False)
             return node
+
+    def go_on(self, node_id: str, run: Run, record: dict[str, Any]) -> Growing:
+        """The reply to write more of, for the writer of replies. Raises: TranscriptError when others follow it."""
+        with self.lock:
+            if self._tree.children(node_id):
+                raise TranscriptError(
+                    "This reply has been answered; it can no longer be gone on with.", hint="Regenerate it instead."
+                )
+            growing = self._tree.growing(node_id)
+            growing.begin_run(run)
+            self._tree.set_head(node_id)
+            self.save({"kind": "run", "id": node_id, "run": record}, sync=False)
+            return growing
 
 
 def _id(node: Node | str) -> str:

@@ -53,6 +53,10 @@ class Growing:
         """Set other fields of the record."""
         self._node = replace(self._node, **fields)
 
+    def begin_run(self, run: Run) -> None:
+        """The model goes on with the reply."""
+        self.change(runs=(*self._node.runs, run), status="growing", reason=None, error="")
+
     def change_run(self, **fields: Any) -> None:
         """Set fields of the newest run."""
         if self._node.runs:
@@ -166,7 +170,8 @@ class Tree:
                 return self._take_node(record)
             case "run":
                 growing = self._growing(record)
-                growing.change(runs=(*growing.node().runs, _run(record.get("run"))), status="growing", error="")
+                growing.begin_run(_run(record.get("run")))
+                self.set_head(growing.node().id)
             case "facts":
                 self._growing(record).change_run(facts=from_plain(RunFacts, record.get("facts")))
             case "more":
