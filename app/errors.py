@@ -30,7 +30,3 @@ class UsageError(AppError):
 
 class SettingsError(AppError):
     """The settings file cannot be read, or has a key or value it must not have."""
-
-
-class TooLittleMemory(AppError):  # noqa: N818 - named for what is wrong
-    """What must be in memory is more than there is."""

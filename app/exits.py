@@ -3,7 +3,7 @@
 import errno
 from enum import IntEnum
 
-from app.errors import AppError, SettingsError, TooLittleMemory, TranscriptMissing, UsageError
+from app.errors import AppError, SettingsError, TranscriptMissing, UsageError
 from engine.errors import (
     ConfigError,
     EngineError,
@@ -16,6 +16,7 @@ from engine.errors import (
     Stopped,
     TokenizerError,
 )
+from planner.errors import BadWish, DoesNotFit, MissingParts, PlanError
 from storage.errors import CheckpointError, DirectReadsRefused, DriveError, StorageError
 
 
@@ -51,7 +52,10 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
     SavedStateError: ExitCode.FAILED,
     GoldenError: ExitCode.USAGE,
     KernelError: ExitCode.USAGE,
-    TooLittleMemory: ExitCode.TOO_BIG,
+    DoesNotFit: ExitCode.TOO_BIG,
+    BadWish: ExitCode.USAGE,
+    MissingParts: ExitCode.CHECKPOINT,
+    PlanError: ExitCode.FAILED,
     AppError: ExitCode.FAILED,
     ConfigError: ExitCode.CHECKPOINT,
     FormatError: ExitCode.CHECKPOINT,

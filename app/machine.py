@@ -2,9 +2,13 @@
 
 import os
 import platform
+import sys
+import threading
 from pathlib import Path
 
 import psutil
+
+from planner import facts
 
 _CPU_FEATURES = {
     "avx2": "AVX2",
@@ -26,10 +30,8 @@ _CPU_FEATURES = {
 }
 """Name in /proc/cpuinfo -> the name people use, for the features a kernel could want."""
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_MEMBERSHIP = Path("/proc/self/cgroup")
-_NO_LIMIT_BYTES = 1 << 60
-"""From here on a v1 limit means that there is none (it is 2^63 less a page)."""
+GPU_LIMIT_S = 10.0
+"""For torch to load and the driver to answer."""
 
 
 def cpu_name(cpuinfo: str) -> str:
@@ -65,84 +67,38 @@ def affinity_cores() -> int:
     return os.cpu_count() or 1
 
 
-def cgroup_quota_cores(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> float | None:
-    """The tightest CPU quota, in cores, of this process's cgroup and those above it; None when there is none.
-
-    Reads v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`, `cpu.cfs_period_us`).
-    """
-    folders = _cgroup_folders("cpu", root, membership)
-    quotas = [quota for folder in folders if (quota := _quota_v2(folder / "cpu.max") or _quota_v1(folder)) is not None]
-    return min(quotas, default=None)
-
-
-def cgroup_room_bytes(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int | None:
-    """What this process's cgroup and those above it still let it take, file cache counted as free; None for no limit.
-
-    Reads v2 (`memory.max`, `memory.current`) and v1 (`memory.limit_in_bytes`, `memory.usage_in_bytes`).
-    """
-    room = []
-    for folder in _cgroup_folders("memory", root, membership):
-        limit = _whole(folder / "memory.max", folder / "memory.limit_in_bytes")
-        used = _whole(folder / "memory.current", folder / "memory.usage_in_bytes")
-        if limit is not None and limit < _NO_LIMIT_BYTES and used is not None:
-            room.append(max(limit - used + _inactive_file_bytes(folder / "memory.stat"), 0))
-    return min(room, default=None)
-
-
 def available_bytes() -> int:
     """Memory that can be taken now: what the system says is available, within the cgroup's limits."""
-    room = cgroup_room_bytes()
-    available = int(psutil.virtual_memory().available)
-    return available if room is None else min(available, room)
+    available = facts.available_bytes()
+    return int(psutil.virtual_memory().available) if available is None else available
 
 
-def _cgroup_folders(controller: str, root: Path, membership: Path) -> list[Path]:
-    """This process's cgroup and all above it: v2 (also where it is mounted beside v1), and v1's for `controller`."""
-    try:
-        lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    folders = []
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        parts = Path(path.lstrip("/")).parts
-        bases = [root, root / "unified"] if not controllers else [root / controllers, root / controller]
-        if not controllers or controller in controllers.split(","):
-            folders += [base.joinpath(*parts[:n]) for base in bases for n in range(len(parts) + 1)]
-    return folders
+def may_have_gpu(root: Path = Path("/")) -> bool:
+    """Whether it is worth a second to ask torch for GPUs: their drivers leave these in the device folder."""
+    if sys.platform == "darwin":
+        return True
+    return any((root / "dev" / name).exists() for name in ("nvidiactl", "nvidia0", "kfd", "dxg"))
 
 
-def _quota_v2(file: Path) -> float | None:
-    try:
-        quota, period = file.read_text(encoding="ascii").split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+def find_gpus(limit_s: float = GPU_LIMIT_S) -> tuple[tuple[facts.Gpu, ...], str]:
+    """The GPUs that torch can compute on, and a sentence about what went wrong, or "".
 
+    A driver that hangs is not waited for.
+    """
+    found: list[tuple[facts.Gpu, ...]] = []
+    fault: list[str] = []
 
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
-        period = int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
-        return None if quota <= 0 else quota / period
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
-
-
-def _whole(*files: Path) -> int | None:
-    """The number in the first of `files` that holds one."""
-    for file in files:
+    def look() -> None:
         try:
-            return int(file.read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-    return None
+            from engine.device import gpus  # torch: only where there may be a GPU
 
+            found.append(gpus())
+        except Exception as error:  # whatever a broken driver makes of it
+            fault.append(f"The GPUs cannot be asked: {type(error).__name__}: {error}")
 
-def _inactive_file_bytes(stat: Path) -> int:
-    """File cache the kernel would give back, of v2's `inactive_file` or v1's `total_inactive_file`."""
-    try:
-        fields = dict(line.split(None, 1) for line in stat.read_text(encoding="ascii").splitlines() if " " in line)
-        return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
-    except (OSError, ValueError):
-        return 0
+    thread = threading.Thread(target=look, daemon=True, name="artesian-gpus")
+    thread.start()
+    thread.join(limit_s)
+    if found:
+        return found[0], ""
+    return (), fault[0] if fault else f"The GPUs did not answer within {limit_s:.0f} s; they are left out."

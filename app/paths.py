@@ -28,6 +28,11 @@ def cache_dir() -> Path:
     return platformdirs.user_cache_path(_APP, appauthor=False)
 
 
+def rates_file() -> Path:
+    """What was measured of this machine."""
+    return cache_dir() / "rates.json"
+
+
 def log_file() -> Path:
     """The newest log; older ones lie beside it with a number at the end."""
     return platformdirs.user_log_path(_APP, appauthor=False) / "artesian.log"

@@ -14,7 +14,9 @@ from cyclopts import Parameter
 from app.errors import UsageError
 from app.model_choice import ModelChoice
 from app.settings import Settings
+from app.sizes import size_of
 from app.values import RULES
+from planner.plan import DraftWish, Wishes
 from storage.batch import DEFAULT_DEPTH
 from storage.direct import IoMode
 from storage.policy import DEFAULT_POLICY, POLICIES
@@ -43,15 +45,14 @@ class ReadingOptions:
     io: Annotated[
         Io | None, Parameter(help="Past the page cache, through it, or past it where that works. [default: auto]")
     ] = None
-    slots: Annotated[
-        int | None, Parameter(help="Experts of each layer kept in memory. [default: half of what is available]")
-    ] = None
+    slots: Annotated[int | None, Parameter(help="Experts of each layer kept in memory. [default: planned]")] = None
     depth: Annotated[
-        int | None, Parameter(help=f"Reads in flight on each drive, 1 to 256. [default: {DEFAULT_DEPTH}]")
+        int | None,
+        Parameter(help=f"Reads in flight on each drive, 1 to 256. [default: {DEFAULT_DEPTH} for most]"),
     ] = None
-    cache_rows: Annotated[int | None, Parameter(help="Rows of each engram table kept in memory. [default: 65536]")] = (
-        None
-    )
+    cache_rows: Annotated[
+        int | None, Parameter(help="Rows of each engram table kept. [default: planned]")
+    ] = None
     cache_policy: Annotated[
         str | None,
         Parameter(help=f"Which expert makes room: {', '.join(POLICIES)}. [default: {DEFAULT_POLICY}]"),
@@ -59,6 +60,20 @@ class ReadingOptions:
     record_trace: Annotated[
         str | None, Parameter(help="File to record the requests for experts in, for `artesian bench cache`.")
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """What the command line said of memory; None where it is silent."""
+
+    ram: Annotated[
+        str | None, Parameter(help="Most memory: 24GB, or 80% of what is available. [default: all but the reserve]")
+    ] = None
+    vram: Annotated[str | None, Parameter(help="The same of every GPU. [default: all but 2 GB]")] = None
+    reserve: Annotated[
+        str | None, Parameter(help="Memory left to the system: 4GB, or 10% of all. [default: a tenth, at least 2GB]")
+    ] = None
+    context: Annotated[int | None, Parameter(help="Most tokens of a conversation. [default: planned]")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +88,7 @@ class Reading:
     io: IoMode = "auto"
     slots: int | None = None
     """Experts of a layer kept in memory."""
-    depth: int = DEFAULT_DEPTH
+    depth: int | None = None
     cache_rows: int | None = None
     policy: str = DEFAULT_POLICY
     trace: Path | None = None
@@ -111,10 +126,40 @@ def make_reading(options: ReadingOptions, settings: Settings, choice: ModelChoic
         verify_mirrors=bool(settings.verify_mirror if options.verify_mirror is None else options.verify_mirror),
         io=io,
         slots=options.slots or settings.slots,
-        depth=options.depth or settings.depth or DEFAULT_DEPTH,
+        depth=options.depth or settings.depth,
         cache_rows=settings.cache_rows if options.cache_rows is None else options.cache_rows,
         policy=options.cache_policy or settings.cache_policy or DEFAULT_POLICY,
         trace=_trace(options.record_trace),
+    )
+
+
+def make_wishes(
+    options: MemoryOptions,
+    settings: Settings,
+    reading: Reading,
+    *,
+    chunk_tokens: int | None = None,
+    drafting: DraftWish = "auto",
+) -> Wishes:
+    """What is asked of the planner: the options, then the settings.
+
+    Raises: UsageError for an option that is no size.
+    """
+    for name in ("ram", "vram", "reserve", "context"):
+        value = getattr(options, name)
+        if value is not None and not RULES[name].accepts(value):
+            raise UsageError(f"--{name} must be {RULES[name].wanted}, not {value}")
+    sizes = {name: getattr(options, name) or getattr(settings, name) for name in ("ram", "vram", "reserve")}
+    return Wishes(
+        ram=size_of(sizes["ram"]) if sizes["ram"] else None,
+        vram=size_of(sizes["vram"]) if sizes["vram"] else None,
+        reserve=size_of(sizes["reserve"]) if sizes["reserve"] else None,
+        context_tokens=options.context or settings.context,
+        chunk_tokens=chunk_tokens,
+        slots=reading.slots,
+        cache_rows=reading.cache_rows,
+        depth=reading.depth,
+        drafting=drafting,
     )
 
 

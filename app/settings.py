@@ -66,6 +66,15 @@ class Settings:
     keymap: Mapping[str, str] | None = None
     """Keys of actions, by the ids of `app.actions`."""
 
+    ram: str | None = None
+    """Most memory of the process: a size, or a share of what is available."""
+    vram: str | None = None
+    """Likewise of every GPU."""
+    reserve: str | None = None
+    """Memory left to the system: a size, or a share of all there is."""
+    context: int | None = None
+    """Most tokens of a conversation."""
+
     def sampling(self) -> dict[str, Any]:
         """The fields of `SamplerSettings` that are set."""
         names = ("temperature", "top_p", "top_k", "min_p")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from app.sizes import size_of
 from storage.policy import POLICIES
 
 Effort = str | int | None
@@ -51,6 +52,11 @@ def is_weight(value: object) -> bool:
     except ValueError:
         return False
     return bool(name.strip()) and math.isfinite(weight) and weight >= 0
+
+
+def is_size(value: object) -> bool:
+    """Whether `value` is a size such as 24GB, or a share such as 80%."""
+    return isinstance(value, str) and size_of(value) is not None
 
 
 def is_filled(value: object) -> bool:
@@ -103,5 +109,9 @@ RULES: Mapping[str, Rule] = {
     "keymap": Rule(lambda v: isinstance(v, dict), 'a table with lines such as regenerate = "ctrl+e"'),
     "mouse": Rule(lambda v: isinstance(v, bool), "true or false"),
     "record_trace": Rule(is_filled, "a file"),
+    "ram": Rule(is_size, "a size such as 24GB, or a share such as 80%"),
+    "vram": Rule(is_size, "a size such as 24GB, or a share such as 80%"),
+    "reserve": Rule(is_size, "a size such as 4GB, or a share such as 10%"),
+    "context": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),
 }
 """By setting name; an option is the same name with dashes. `require_valid` checks the ranges of the sampling."""

@@ -25,6 +25,9 @@ SPARE_SLOTS = 2 * WAVE_EXPERTS
 """Lent to a prefill, so that a long prompt leaves the experts that decoding uses alone."""
 
 
+DEFAULT_EMBEDDING_ROWS = 8_192
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
     """How much is kept in memory and how the drives are read."""
@@ -34,6 +37,8 @@ class StreamSettings:
     spare_slots: int = SPARE_SLOTS
     cache_rows: int = DEFAULT_CACHE_ROWS
     """Rows kept of each engram table."""
+    embedding_rows: int = DEFAULT_EMBEDDING_ROWS
+    """Rows kept of the embedding; each is forty times an engram row."""
     waves_ahead: int = 1
     """Of a prefill: waves of experts whose reads are in flight while one is multiplied."""
     policy: str = DEFAULT_POLICY
@@ -128,7 +133,11 @@ class Streams:
             )
             undo.callback(cache.close)
             rows = {
-                layer: RowTable([checkpoint.tensors[n] for n in names], reader, cache_rows=settings.cache_rows)
+                layer: RowTable(
+                    [checkpoint.tensors[n] for n in names],
+                    reader,
+                    cache_rows=settings.embedding_rows if layer == _EMBEDDING else settings.cache_rows,
+                )
                 for layer, names in tables.items()
             }
             undo.pop_all()

@@ -40,6 +40,8 @@ class Wishes:
     reserve: Size | None = None
     """What is left to the system and other programs."""
     context_tokens: int | None = None
+    least_context_tokens: int = 0
+    """What the conversation at hand needs; a context that nobody asked for is not made smaller."""
     chunk_tokens: int | None = None
     slots: int | None = None
     """Experts of each layer kept in memory."""

@@ -188,11 +188,12 @@ class _Solver:
         wishes, model = self._wishes, self._model
         drafts = self._abilities.drafts and model.has_draft and wishes.drafting != "off"
         limit = max_context(model)
-        context = wishes.context_tokens or min(DEFAULT_CONTEXT, limit)
-        while wishes.context_tokens is None and context > min(LEAST_CONTEXT, limit):
+        context = wishes.context_tokens or min(max(DEFAULT_CONTEXT, wishes.least_context_tokens), limit)
+        least = self._least_context()
+        while wishes.context_tokens is None and context > least:
             if model.kv_bytes(context, drafting=drafts) <= CONTEXT_SHARE * self._ceiling:
                 break
-            context = max(context // 2, min(LEAST_CONTEXT, limit))
+            context = max(context // 2, least)
         chunk = wishes.chunk_tokens or min(MOST_CHUNK, _power_of_two(context))
         while wishes.chunk_tokens is None and chunk > LEAST_CHUNK:
             if model.scratch_bytes(chunk, context) <= CHUNK_SHARE * self._ceiling:
@@ -212,6 +213,10 @@ class _Solver:
             spare=DEFAULT_SPARE_SLOTS,
             drafting=drafts,
         )
+
+    def _least_context(self) -> int:
+        """What a context that nobody asked for is not made smaller than."""
+        return min(max(LEAST_CONTEXT, self._wishes.least_context_tokens), max_context(self._model))
 
     def _fixed(self, sizes: _Sizes, moved: Weights) -> int:
         """Everything in RAM but slots."""
@@ -236,7 +241,7 @@ class _Solver:
     def _shrink(self, sizes: _Sizes, moved: Weights) -> None:
         """Make smaller what nobody asked for until it fits. Raises: DoesNotFit."""
         wishes = self._wishes
-        limit = min(LEAST_CONTEXT, max_context(self._model))
+        least = self._least_context()
         while self._needed(sizes, moved) > self._ceiling:
             if sizes.spare > 2:
                 sizes.spare //= 2
@@ -248,8 +253,8 @@ class _Solver:
             elif wishes.cache_rows is None and sizes.cache_rows > 0:
                 sizes.cache_rows = sizes.cache_rows // 2 if sizes.cache_rows > LEAST_ROWS else 0
                 sizes.embedding_rows = min(sizes.embedding_rows, max(sizes.cache_rows, 256))
-            elif wishes.context_tokens is None and sizes.context > limit:
-                sizes.context = max(sizes.context // 2, limit)
+            elif wishes.context_tokens is None and sizes.context > least:
+                sizes.context = max(sizes.context // 2, least)
             else:
                 raise self._too_little(sizes, moved)
 

@@ -2,11 +2,24 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from storage.headers import ShardHeader
+
+class Marked(Protocol):
+    """What is known of one shard."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file."""
+        ...
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the header and the 8 bytes before it."""
+        ...
 
 
-def fingerprint(headers: Mapping[str, ShardHeader], configs: Sequence[bytes]) -> str:
+def fingerprint(headers: Mapping[str, Marked], configs: Sequence[bytes]) -> str:
     """64 hex digits from the shards' names, sizes and header bytes and the config files' contents.
 
     Equal for copies of a checkpoint in other folders or split over several. It changes with the architecture, the

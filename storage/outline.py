@@ -5,8 +5,9 @@ up what is there, in a quarter of the time (the release's 96,085 tensors in unde
 shard, or whose header is cut, is left out and named. No payload is read.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,13 @@ class OutlinedTensor(NamedTuple):
     end: int
 
 
+class ShardMark(NamedTuple):
+    """What tells one shard from another."""
+
+    file_bytes: int
+    digest: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
     """What was found."""
@@ -39,6 +47,8 @@ class Outline:
     """Files of a shard's suffix that were not."""
     headers: tuple[dict[str, Any], ...]
     """The parsed headers, one a shard."""
+    marks: Mapping[str, ShardMark]
+    """By file name: for `storage.fingerprint`."""
 
     def tensors(self) -> Iterator[OutlinedTensor]:
         """Every tensor whose entry makes sense; of a name held twice, the first."""
@@ -65,26 +75,28 @@ def read_outline(folders: Sequence[Path]) -> Outline:
         for path in sorted(folder.iterdir()):
             if path.name.endswith(SHARD_SUFFIX):
                 files.setdefault(path.name, path)
-    shards, refused, headers = [], [], []
+    found, refused, marks = {}, [], {}
     for name, path in files.items():
-        header = _header(path, name)
-        if header is None:
+        read = _header(path, name)
+        if read is None:
             refused.append(name)
         else:
-            shards.append(name)
-            headers.append(header)
-    return Outline(shards=tuple(shards), refused=tuple(refused), headers=tuple(headers))
+            found[name], marks[name] = read
+    return Outline(shards=tuple(found), refused=tuple(refused), headers=tuple(found.values()), marks=marks)
 
 
-def _header(path: Path, name: str) -> dict[str, Any] | None:
+def _header(path: Path, name: str) -> tuple[dict[str, Any], ShardMark] | None:
     try:
         if not path.is_file():  # a pipe would wait here for a writer
             return None
         with path.open("rb") as file:
             raw = file.read(LENGTH_BYTES)
             # The header's own limits hold here too: a length past the file or the cap is refused before it is read.
-            length = header_length(raw, path.stat().st_size, name)
-            header = json.loads(file.read(length))
+            file_bytes = path.stat().st_size
+            raw += file.read(header_length(raw, file_bytes, name))
+        header = json.loads(raw[LENGTH_BYTES:])
     except (OSError, StorageError, ValueError, RecursionError):
         return None
-    return header if isinstance(header, dict) else None
+    if not isinstance(header, dict):
+        return None
+    return header, ShardMark(file_bytes, hashlib.sha256(raw).digest())

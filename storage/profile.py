@@ -111,6 +111,10 @@ class UsageProfile:
                 counts[:] = 0
                 self._changed = True
 
+    def shares(self, layer: int) -> list[float]:
+        """Each expert's share of the layer's traffic; all 0 for a layer that was never watched."""
+        return [float(share) for share in self._shares[layer]]
+
     def hottest(self, layer: int, n: int) -> list[int]:
         """At most `n` experts that were asked for, hottest first, ties to the lowest id."""
         shares = self._shares[layer]

@@ -12,29 +12,31 @@ from pathlib import Path
 from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
 from app.backends.observing import Observers, profile_file
 from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
-from app.errors import TooLittleMemory
-from app.machine import available_bytes
-from app.reading import Reading
-from app.report import artesian_version, format_bytes
+from app.planning import Planned, gather_facts, plan_for, shares_of
+from app.rates import RateBook
+from app.reading import MemoryOptions, Reading, make_wishes
+from app.report import artesian_version
+from app.settings import Settings
 from engine.config import ModelConfig, load_config
 from engine.errors import EngineError, PromptError, SavedStateError
 from engine.events import Event, Notice, TurnDone
 from engine.experts import expert_prefixes
-from engine.kernels import path
-from engine.model import Model, is_resident
+from engine.kernels import path, set_threads
+from engine.model import Model
 from engine.numerics import NumericsName
 from engine.prompt import render, render_raw
 from engine.sampling import Sampler
 from engine.schedule import IndexOwner
-from engine.streams import StreamSettings, bytes_of_slots, slots_within
+from engine.streams import StreamSettings
 from engine.tokens import ChatTokenizer
 from engine.turn import run_turn
+from planner.footprint import footprint, places
+from planner.plan import Plan, Wishes
 from storage.checkpoint import Checkpoint
 from storage.errors import StorageError
 from storage.expert_layout import expert_layouts
 from storage.extents import Extent
 from storage.fingerprint import fingerprint
-from storage.rows import DEFAULT_CACHE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +58,22 @@ class LocalBackend:
         *,
         numerics: NumericsName,
         index_owner: IndexOwner,
-        chunk_tokens: int,
         reading: Reading,
         token_map_cache: Path | None,
         profiles: Path | None,
+        wishes: Wishes | None = None,
+        rates: Path | None = None,
     ) -> None:
         """`token_map_cache` is the file that saves folding the tokenizer at each start, `profiles` the folder of usage
-        profiles; None goes without.
+        profiles, `rates` the file of measured rates; None goes without. `wishes` are for the planner, by default what
+        `reading` says.
         """
         self._folder = folder
         self._numerics: NumericsName = numerics
         self._index_owner: IndexOwner = index_owner
-        self._chunk_tokens = chunk_tokens
+        self._wishes = wishes or make_wishes(MemoryOptions(), Settings(), reading)
+        self._book = None if rates is None else RateBook(rates)
+        self._planned: Planned | None = None
         self._reading = reading
         self._token_map_cache = token_map_cache
         self._profiles = profiles
@@ -101,9 +107,9 @@ class LocalBackend:
         )
 
     def open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
-        """Open the drives, read the resident weights and take memory for experts.
+        """Open the drives, plan, read the resident weights and take memory for experts.
 
-        Raises: what `Checkpoint.open` and `Model.open` raise; TooLittleMemory; TraceError; Stopped.
+        Raises: what `Checkpoint.open` and `Model.open` raise; PlanError; TraceError; Stopped.
         """
 
         def say() -> None:
@@ -120,12 +126,13 @@ class LocalBackend:
             if reading.weights is None:
                 measure_weights(checkpoint, lambda: _experts(checkpoint, text.config), reading, self._notices.append)
                 say()
-            settings = self._stream_settings(checkpoint, text.config)
             observers = self._observers = self._observe(checkpoint, text)
+            planned = self._planned = self._make_plan(checkpoint, text.config, observers)
+            set_threads(planned.plan.threads)
             self._model = Model.open(
                 checkpoint,
                 text.config,
-                streams=settings,
+                streams=self._stream_settings(planned.plan),
                 numerics=self._numerics,
                 index_owner=self._index_owner,
                 observers=[observers.record],
@@ -140,6 +147,7 @@ class LocalBackend:
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
         """Answer from an empty state. `open` comes first. Raises: what the forward raises."""
         assert self._model is not None and self._observers is not None, "open() comes before generate()"
+        assert self._planned is not None
         text = self._load_text()
         stop_ids = frozenset({text.config.eos_token_id}) if request.raw_text is not None else text.tokenizer.turn_ends
         events = run_turn(
@@ -151,8 +159,8 @@ class LocalBackend:
             max_tokens=request.max_tokens,
             thinking=request.effort is not None,
             stop_ids=stop_ids,
-            chunk_tokens=self._chunk_tokens,
-            context_tokens=context_tokens(text.config),
+            chunk_tokens=self._planned.plan.chunk_tokens,
+            context_tokens=self._planned.plan.context_tokens,
             should_stop=should_stop,
         )
         try:
@@ -207,30 +215,23 @@ class LocalBackend:
             profile = profile_file(self._profiles, checkpoint.headers, text.sources)
         return Observers.open(n_experts, profile=profile, trace=self._reading.trace, say=self._notices.append)
 
-    def _stream_settings(self, checkpoint: Checkpoint, config: ModelConfig) -> StreamSettings:
-        """Slots as asked for, or else for half of the available memory less what the resident weights take.
+    def _make_plan(self, checkpoint: Checkpoint, config: ModelConfig, observers: Observers) -> Planned:
+        """Who gets how much, from the machine as it is now. Raises: PlanError."""
+        folders = (self._folder, *self._reading.splits, *self._reading.mirrors)
+        facts = gather_facts(folders, self._book or RateBook(None))
+        shares = shares_of(observers.profile, range(config.n_layers)) if observers.profile is not None else {}
+        return plan_for(facts, footprint(config, places(checkpoint.tensors)), self._wishes, shares)
 
-        Raises: TooLittleMemory when more is needed than is available.
-        """
-        reading, available = self._reading, available_bytes()
-        resident = sum(entry.extent.length for name, entry in checkpoint.tensors.items() if is_resident(name))
-        slots = reading.slots or slots_within(checkpoint, config, available // 2 - resident)
-        slots_bytes = bytes_of_slots(checkpoint, config, slots)
-        if resident + slots_bytes > available:
-            most = slots_within(checkpoint, config, available - resident)
-            fits = resident + bytes_of_slots(checkpoint, config, most) <= available
-            raise TooLittleMemory(
-                f"the resident weights take {format_bytes(resident)} and {slots} expert slot{'s' if slots > 1 else ''} "
-                f"a layer {format_bytes(slots_bytes)}, together {format_bytes(resident + slots_bytes)}; "
-                f"{format_bytes(available)} is available",
-                hint=f"At most --slots {most} fits." if fits else "Close other programs, or raise the memory limit.",
-            )
+    def _stream_settings(self, plan: Plan) -> StreamSettings:
+        """The plan's sizes, and how the drives are read."""
         return StreamSettings(
-            slots_per_layer=slots,
-            cache_rows=DEFAULT_CACHE_ROWS if reading.cache_rows is None else reading.cache_rows,
-            policy=reading.policy,
-            io=reading.io,
-            depth=reading.depth,
+            slots_per_layer=plan.slots,
+            spare_slots=plan.spare_slots,
+            cache_rows=plan.cache_rows,
+            embedding_rows=plan.embedding_rows,
+            policy=self._reading.policy,
+            io=self._reading.io,
+            depth=plan.depth,
         )
 
     def _load_text(self) -> _Text:

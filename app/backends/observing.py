@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from storage.fingerprint import fingerprint
-from storage.headers import ShardHeader
+from storage.fingerprint import Marked, fingerprint
 from storage.profile import UsageProfile
 from storage.trace import TraceWriter
 from storage.waves import Phase
 
 
-def profile_file(folder: Path, headers: Mapping[str, ShardHeader], configs: Sequence[Path]) -> tuple[Path, str]:
+def profile_file(folder: Path, headers: Mapping[str, Marked], configs: Sequence[Path]) -> tuple[Path, str]:
     """The usage profile's file in `folder` for the checkpoint of these headers and config files, and its fingerprint.
 
     Raises: OSError when a config can no longer be read.

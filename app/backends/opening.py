@@ -9,6 +9,7 @@ from app.progress import CountProgress
 from app.reading import Reading
 from app.report import format_bytes
 from engine.errors import Stopped
+from storage.batch import DEFAULT_DEPTH
 from storage.checkpoint import Checkpoint
 from storage.copies import FolderReport, FoundCopies
 from storage.drives import drive_of
@@ -123,7 +124,7 @@ def measure_weights(
     wanted = experts()
     shards = list(dict.fromkeys(extent.shard for item in wanted for extent in item))
     with ReplicaFiles.open(checkpoint.replicas, shards, reading.io) as files:
-        rates = weigh_drives(files, wanted, depth=reading.depth)
+        rates = weigh_drives(files, wanted, depth=reading.depth or DEFAULT_DEPTH)
     measured = [rate for rate in rates if rate.error is None]
     if len(measured) > 1:
         each = ", ".join(f"{shown(rate.drive)} {format_bytes(rate.rate_bytes_s)}/s" for rate in measured)

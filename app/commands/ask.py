@@ -13,9 +13,9 @@ from app.backends.base import Backend, OpenEvent, TurnRequest
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
-from app.paths import cache_dir, settings_file
+from app.paths import cache_dir, rates_file, settings_file
 from app.progress import ProgressLine
-from app.reading import Reading, ReadingOptions, make_reading
+from app.reading import MemoryOptions, Reading, ReadingOptions, make_reading, make_wishes
 from app.sanitize import one_line
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
@@ -23,6 +23,7 @@ from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
 from engine.events import Notice, PrefillProgress, TurnDone
 from engine.prompt import Message, SystemMessage, UserMessage
 from engine.sampler_settings import default_settings, require_valid
+from planner.plan import Wishes
 
 Numerics = Literal["exact", "reference"]
 IndexOwner = Literal["published", "nearest"]
@@ -74,7 +75,8 @@ def run(
         IndexOwner,
         Parameter(help="Whose index keys a layer scores: the last published, or the nearest below."),
     ] = "published",
-    chunk_tokens: Annotated[int, Parameter(help="Prompt tokens in one forward.")] = 512,
+    chunk_tokens: Annotated[int | None, Parameter(help="Prompt tokens in one forward. [default: planned]")] = None,
+    memory: Annotated[MemoryOptions | None, Parameter(name="*", group="Memory")] = None,
     reading: Annotated[ReadingOptions | None, Parameter(name="*", group="Reading")] = None,
 ) -> ExitCode:
     """Ask one question and print the answer.
@@ -106,11 +108,12 @@ def run(
     require_folder(choice)
     mode: Numerics = numerics or ("reference" if settings.numerics == "reference" else "exact")
     how = make_reading(reading or ReadingOptions(), settings, choice)
-    return answer(options, settings, choice, make_local(choice, mode, index_owner, chunk_tokens, how))
+    wishes = make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens)
+    return answer(options, settings, choice, make_local(choice, mode, index_owner, how, wishes))
 
 
 def make_local(
-    choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner, chunk_tokens: int, reading: Reading
+    choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner, reading: Reading, wishes: Wishes
 ) -> Backend:
     """The in-process engine on the chosen folder."""
     # Here and not at the top: it brings torch, a second that `ask --help` and a mistyped option need not wait.
@@ -120,11 +123,12 @@ def make_local(
         choice.folder,
         numerics=numerics,
         index_owner=index_owner,
-        chunk_tokens=chunk_tokens,
         reading=reading,
+        wishes=wishes,
         # Half a second with the real tokenizer; the demo's is folded in no time and leaves nothing behind.
         token_map_cache=None if choice.is_demo else cache_dir() / "token-map",
         profiles=None if choice.is_demo else cache_dir() / "usage",
+        rates=None if choice.is_demo else rates_file(),
     )
 
 

@@ -19,6 +19,7 @@ from app.reading import io_mode, saved_folders
 from app.report import artesian_version, envelope, format_bytes, table
 from app.sanitize import one_line
 from app.settings import Settings, load_settings, to_toml
+from planner.cgroups import quota_cores
 from storage.direct import DirectFile, IoMode
 from storage.drives import drive_of
 from storage.errors import StorageError
@@ -68,7 +69,7 @@ def gather(choice: ModelChoice, settings: Settings, settings_fault: str) -> dict
             "features": list(machine.cpu_features(cpuinfo)),
             "n_cores": os.cpu_count(),
             "n_cores_allowed": machine.affinity_cores(),
-            "quota_cores": machine.cgroup_quota_cores(),
+            "quota_cores": quota_cores(),
         },
         "memory": {"total_bytes": memory.total, "available_bytes": machine.available_bytes()},
         "gpus": torch["gpus"],

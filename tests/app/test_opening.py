@@ -217,7 +217,6 @@ def test_verifying_stops_when_asked(tmp_path: Path) -> None:
         _TINY,
         numerics="exact",
         index_owner="published",
-        chunk_tokens=512,
         reading=Reading(mirrors=(_mirror(tmp_path / "mirror"),), verify_mirrors=True),
         token_map_cache=None,
         profiles=None,
@@ -300,7 +299,6 @@ def test_warming_reads_what_the_profile_says_and_yields(ask: Ask) -> None:
         _TINY,
         numerics="exact",
         index_owner="published",
-        chunk_tokens=512,
         reading=Reading(slots=2),
         token_map_cache=None,
         profiles=cache_dir() / "usage",
@@ -317,19 +315,22 @@ def test_warming_reads_what_the_profile_says_and_yields(ask: Ask) -> None:
     backend.close()
 
 
-def test_more_slots_than_memory_is_refused_with_the_numbers(
-    ask: Ask, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The tiny model: 3.4 MB resident, and 24 slots more than are asked for with none, of less than 50 kB each.
-    monkeypatch.setattr("app.backends.local.available_bytes", lambda: 5_200_000)
-    _, err = ask("--slots", "16", code=3)
-    assert "16 expert slots a layer" in err and "5.20 MB is available" in err and "At most --slots " in err
-    most = err.partition("At most --slots ")[2].split()[0]
-    ask("--slots", most)
-    ask("--slots", str(int(most) + 1), code=3)
-    monkeypatch.setattr("app.backends.local.available_bytes", lambda: 1_000_000)
-    _, err = ask(code=3)
-    assert "1.00 MB is available" in err and "Close other programs" in err
+def test_what_does_not_fit_is_refused_with_the_smallest_change_that_would(ask: Ask) -> None:
+    _, err = ask("--slots", "16", "--ram", "300MB", code=3)
+    assert "may take 300 MB" in err and "It fits with --ram " in err
+    least = int(err.partition("It fits with --ram ")[2].partition("MB")[0])
+    ask("--slots", "16", "--ram", f"{least}MB")
+    # Two million bytes less: a slot of all eight layers is half a million.
+    _, err = ask("--slots", "16", "--ram", f"{least - 2}MB", code=3)
+    most = int(err.partition("It fits with --slots ")[2].split(".")[0])
+    assert 1 <= most < 16
+    ask("--slots", str(most), "--ram", f"{least - 2}MB")
+    ask("--slots", str(most + 1), "--ram", f"{least - 2}MB", code=3)
+
+
+def test_more_memory_than_is_available_is_refused(ask: Ask) -> None:
+    _, err = ask("--ram", "900TB", code=3)
+    assert "At most --ram " in err
 
 
 @pytest.mark.parametrize(("n_left", "goes_on"), [(1, "another drive"), (2, "2 other drives")])

@@ -11,7 +11,6 @@ from app.model_choice import ModelChoice
 from app.paths import settings_file
 from app.reading import Reading, ReadingOptions, make_reading
 from app.settings import Settings
-from storage.rows import DEFAULT_CACHE_ROWS
 from tests.fakes import ScriptedBackend
 
 Output = pytest.CaptureFixture[str]
@@ -115,7 +114,7 @@ def test_the_help_has_a_group_with_the_defaults(capsys: Output) -> None:
     for option in ("mirror", "split", "drive-weight", "verify-mirror", "io", "slots", "depth", "cache-rows"):
         assert f"--{option} " in reading
     assert "--record-trace " in reading and "--cache-policy " in reading
-    assert f"[default: {DEFAULT_CACHE_ROWS}]" in " ".join(reading.split())
+    assert "Rows of each engram table kept. [default: planned]" in " ".join(reading.split())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""From a model folder and wishes to a plan: gathers the facts, reads headers, asks the planner. No torch.
+
+Both `artesian plan` and the run come through here, so a dry run and a real one cannot disagree.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+from app.backends.observing import profile_file
+from app.machine import find_gpus, may_have_gpu
+from app.rates import RateBook
+from engine.config import ModelConfig, load_config
+from engine.inventory import expected_tensors
+from planner.errors import MissingParts
+from planner.facts import (
+    ASSUMED_DRIVE_BYTES_S,
+    ASSUMED_OTHER_BYTES_S,
+    Drive,
+    MachineFacts,
+    assumed_rates,
+    read_facts,
+)
+from planner.footprint import Footprint, TensorPlace, footprint
+from planner.plan import Abilities, Plan, Wishes
+from planner.solve import make_plan
+from storage.drives import drive_of
+from storage.errors import StorageError
+from storage.headers import DTYPE_BITS
+from storage.outline import Outline, read_outline
+from storage.profile import UsageProfile
+
+ABILITIES = Abilities(cards=False, drafts=False)
+"""Of the engine in this version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model, as far as planning needs it."""
+
+    folder: Path
+    sources: tuple[Path, ...]
+    """Config files."""
+    footprint: Footprint
+    outline: Outline
+    note: str = ""
+    """What was assumed of it, or ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan and everything it was made from."""
+
+    facts: MachineFacts
+    footprint: Footprint
+    wishes: Wishes
+    shares: Mapping[int, Sequence[float]]
+    plan: Plan
+    abilities: Abilities = ABILITIES
+
+
+def read_model(path: Path, splits: Sequence[Path] = ()) -> Model:
+    """The model of a checkpoint folder, of a folder of header prefixes, or of a config file alone.
+
+    What no header says is taken from the config. Raises: ConfigError; OSError when a folder cannot be listed.
+    """
+    is_file = path.is_file()
+    loaded = load_config(path.parent, config=path) if is_file else load_config(path)
+    folder = path.parent if is_file else path
+    outline = read_outline(() if is_file else (folder, *splits))
+    config = loaded.config
+    note = ""
+    try:
+        sizes = footprint(config, (TensorPlace(*tensor) for tensor in outline.tensors()))
+    except MissingParts:
+        found = {tensor.name for tensor in outline.tensors()}
+        rest = [place for place in expected_places(config) if place.name not in found]
+        sizes = footprint(config, [*(TensorPlace(*tensor) for tensor in outline.tensors()), *rest])
+        note = f"{len(found):,} tensors are known by their headers; the sizes of {len(rest):,} follow from the config."
+    return Model(folder=folder, sources=loaded.sources, footprint=sizes, outline=outline, note=note)
+
+
+def expected_places(config: ModelConfig) -> Iterable[TensorPlace]:
+    """Every tensor the config demands, laid out as in the released shards: large types first, then by name."""
+    expected = expected_tensors(config)
+    offset = 0
+    for name in sorted(expected, key=lambda name: (-DTYPE_BITS[expected[name].dtype], expected[name].dtype, name)):
+        tensor = expected[name]
+        end = offset + prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8
+        yield TensorPlace(name, tensor.dtype, len(tensor.shape), "", offset, end)
+        offset = end
+
+
+def gather_facts(folders: Sequence[Path], book: RateBook) -> MachineFacts:
+    """The machine as it is, with the drives under `folders` and what is remembered of its rates."""
+    gpus, fault = find_gpus() if may_have_gpu() else ((), "")
+    drives: dict[str, Drive] = {}
+    notes = [fault] if fault else []
+    for folder in folders:
+        try:
+            found = drive_of(folder)
+        except StorageError as error:
+            notes.append(f"{error}.")
+            continue
+        drives.setdefault(found.name, drive_facts(found.name, found.kind, book))
+    facts = read_facts(gpus=gpus, drives=tuple(drives.values()))
+    n_cores = min(facts.n_cores, asked_threads(os.environ) or facts.n_cores)
+    rates = book.arithmetic(n_cores) or assumed_rates(n_cores)
+    return replace(facts, n_cores=n_cores, rates=rates, notes=(*facts.notes, *notes))
+
+
+def asked_threads(environ: Mapping[str, str]) -> int | None:
+    """The threads that OMP_NUM_THREADS allows, which every other numeric program heeds too; None when it is silent."""
+    text = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(text) if text.isdecimal() and 1 <= int(text[:4]) <= 4096 else None
+
+
+def drive_facts(name: str, kind: str, book: RateBook) -> Drive:
+    """A drive with its remembered rate, or one assumed for its kind."""
+    rate = book.drive(name)
+    if rate is not None:
+        return Drive(name=name, kind=kind, rate_bytes_s=rate, source="remembered")
+    assumed = ASSUMED_DRIVE_BYTES_S.get(kind, ASSUMED_OTHER_BYTES_S)
+    return Drive(name=name, kind=kind, rate_bytes_s=assumed, source="assumed")
+
+
+def profile_shares(model: Model, profiles: Path | None) -> dict[int, list[float]]:
+    """Shares of traffic by layer, of the usage profile of this model in the folder `profiles`; empty without one."""
+    if profiles is None or not model.outline.marks:
+        return {}
+    config = model.footprint.config
+    n_experts = dict.fromkeys(range(config.n_layers), config.n_routed_experts)
+    path, mark = profile_file(profiles, model.outline.marks, model.sources)
+    return shares_of(UsageProfile.load(path, mark, n_experts), n_experts) if path.is_file() else {}
+
+
+def shares_of(profile: UsageProfile, layers: Iterable[int]) -> dict[int, list[float]]:
+    """The layers that were watched, and the shares of their experts."""
+    shares = {layer: profile.shares(layer) for layer in layers}
+    return {layer: some for layer, some in shares.items() if any(some)}
+
+
+def plan_for(facts: MachineFacts, sizes: Footprint, wishes: Wishes, shares: Mapping[int, Sequence[float]]) -> Planned:
+    """The plan for these. Raises: PlanError."""
+    plan = make_plan(facts, sizes, wishes, ABILITIES, shares)
+    return Planned(facts=facts, footprint=sizes, wishes=wishes, shares=shares, plan=plan)

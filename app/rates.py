@@ -1,0 +1,123 @@
+"""Measured rates of this machine, remembered between runs: of its drives, and of its arithmetic.
+
+One small JSON file in the cache folder. A file that cannot be used is begun anew: what it held can be measured again.
+"""
+
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from app.machine import cpu_name, read_cpuinfo
+from engine.small_files import read_regular
+from planner.facts import Rates
+
+VERSION = 1
+SHARED_FOR_S = 30 * 86_400.0
+"""Rates by which drives share their reads are measured again after this; drives age and cables move."""
+_MOST_BYTES = 1_000_000
+_KEPT = 0.5
+"""Of what a drive was remembered to give, when a turn shows another figure."""
+
+
+class RateBook:
+    """What was measured on this machine. `save` writes it; nothing is written before, nor without a path."""
+
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._machine = f"{platform.node()} {cpu_name(read_cpuinfo())}"
+        self._changed = False
+        self._data: dict[str, Any] = {"version": VERSION, "machine": self._machine}
+        if path is None:
+            return
+        with suppress(OSError, ValueError, RecursionError):
+            data = json.loads(read_regular(path, _MOST_BYTES))
+            if isinstance(data, dict) and (data.get("version"), data.get("machine")) == (VERSION, self._machine):
+                self._data = data
+
+    def drive(self, name: str) -> float | None:
+        """Bytes a second that a drive gave, or None."""
+        return _rate(self._table("drives").get(name))
+
+    def note_drive(self, name: str, rate_bytes_s: float) -> None:
+        """A drive gave so much in a turn: half of the difference is believed."""
+        before = self.drive(name)
+        kept = rate_bytes_s if before is None else _KEPT * before + (1 - _KEPT) * rate_bytes_s
+        self._put("drives", name, {"rate_bytes_s": kept})
+
+    def shared(self, key: str) -> dict[str, float] | None:
+        """Rates of drives that were read all at once, by name, unless they are too old or were never measured."""
+        entry = self._table("shared").get(key)
+        if not isinstance(entry, dict) or not isinstance(entry.get("rates"), dict):
+            return None
+        age_s = self._clock() - (_number(entry.get("at")) or 0.0)
+        rates = {str(name): _number(rate) for name, rate in entry["rates"].items()}
+        good = {name: rate for name, rate in rates.items() if rate is not None and rate > 0}
+        return good if 0 <= age_s < SHARED_FOR_S and len(good) == len(rates) else None
+
+    def note_shared(self, key: str, rates: Mapping[str, float]) -> None:
+        """Drives gave so much when they were read all at once."""
+        self._put("shared", key, {"rates": dict(rates)})
+        for name, rate in rates.items():
+            self._put("drives", name, {"rate_bytes_s": rate})
+
+    def arithmetic(self, threads: int, path: str | None = None) -> Rates | None:
+        """What the kernels consumed on so many threads, on one path or on the last that was measured; or None."""
+        entries = [
+            entry
+            for key, entry in self._table("arithmetic").items()
+            if isinstance(entry, dict) and (key == f"{path} x{threads}" if path else key.endswith(f" x{threads}"))
+        ]
+        entries.sort(key=lambda entry: _number(entry.get("at")) or 0.0)
+        while entries:
+            entry = entries.pop()
+            values = {name: _number(entry.get(name)) for name in _RATES}
+            good = {name: value for name, value in values.items() if value is not None and value > 0}
+            if len(good) == len(_RATES):
+                return Rates(**good, source="remembered")
+        return None
+
+    def note_arithmetic(self, threads: int, path: str, rates: Rates) -> None:
+        """The kernels consumed so much."""
+        self._put("arithmetic", f"{path} x{threads}", {name: asdict(rates)[name] for name in _RATES})
+
+    def save(self) -> None:
+        """Write what changed; a folder that cannot be written to is no trouble, it is only measured again."""
+        if not self._changed or self._path is None:
+            return
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fd, temporary = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                json.dump(self._data, file, indent=1)
+            Path(temporary).replace(self._path)
+            self._changed = False
+
+    def _table(self, name: str) -> dict[str, Any]:
+        table = self._data.get(name)
+        return table if isinstance(table, dict) else {}
+
+    def _put(self, table: str, key: str, entry: dict[str, Any]) -> None:
+        self._data[table] = self._table(table) | {key: entry | {"at": self._clock()}}
+        self._changed = True
+
+
+_RATES = ("memory_bytes_s", "fp4_bytes_s", "fp8_bytes_s", "plain_bytes_s", "multiply_adds_s")
+
+
+def _number(value: object) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return float(value) if good and isinstance(value, int | float) else None
+
+
+def _rate(entry: object) -> float | None:
+    rate = _number(entry.get("rate_bytes_s")) if isinstance(entry, dict) else None
+    return rate if rate is not None and rate > 0 else None
