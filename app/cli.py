@@ -22,6 +22,11 @@ from app.paths import log_file
 from app.report import artesian_version, failure
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "chat": (
+        "[OPTIONS]",
+        "Open the chat; what `artesian` does without a command.\n\n"
+        "It takes typing at once, while the model loads. Conversations are saved as they go on.",
+    ),
     "ask": (
         "[OPTIONS] QUESTION",
         "Ask one question and print the answer.\n\n"
@@ -75,10 +80,42 @@ BENCHES: dict[str, tuple[str, str]] = {
 }
 """`artesian bench NAME` likewise; the command is `run` in `app.commands.bench_NAME`."""
 
+MIRRORS: dict[str, tuple[str, str]] = {
+    "scan": (
+        "[OPTIONS]",
+        "List every mounted file system that could hold copies of the model's shards.\n\n"
+        "With its free room, its drive, and how fast that reads if it was ever measured (--measure).",
+    ),
+    "propose": (
+        "[OPTIONS]",
+        "Say for each place what copies there would buy.\n\n"
+        "Which shards fit, for what share of the reads, how much faster reads get and how long copying takes.",
+    ),
+    "copy": (
+        "--to DIR [OPTIONS]",
+        "Copy shards to another drive, and have later runs read from both.\n\n"
+        "Every copy is read back from the drive before it counts. Ctrl+C stops after the block under way, and the same "
+        "command goes on there, also after a crash.",
+    ),
+    "check": (
+        "DIR [OPTIONS]",
+        "Compare a mirror's copies with what was copied.\n\nNames the first byte that differs.",
+    ),
+    "repair": ("DIR [OPTIONS]", "Read every byte of a mirror and copy again what differs or is missing."),
+    "remove": ("DIR [OPTIONS]", "Take a mirror away. The model's own files stay."),
+    "status": ("[DIR...] [OPTIONS]", "List the model's mirrors and what each holds."),
+}
+"""`artesian mirror NAME` likewise; the command is the function of that name."""
+_MIRROR_MODULE = {name: "mirror_look" if name in ("scan", "propose", "status") else "mirror_do" for name in MIRRORS}
+
 _HELP = """\
 Runs DeepSeek-V4.1-Flash on a machine that cannot hold it, by leaving the model on the drives.
 
-With no command, this help."""
+With no command it opens the chat, with the options of `artesian chat`."""
+
+
+_TOP_FLAGS = ("--help", "-h", "--version")
+"""What is meant for `artesian` itself; any other option without a command is one of the chat."""
 
 
 def _exit_codes() -> str:
@@ -94,7 +131,7 @@ def make_app() -> App:
         help_format="plaintext",
         help_formatter=TwoColumns(),
         version=artesian_version,
-        usage="Usage: artesian COMMAND [OPTIONS]\n",
+        usage="Usage: artesian [COMMAND] [OPTIONS]\n",
         default_parameter=Parameter(negative=""),
         suppress_keyboard_interrupt=False,
     )
@@ -109,11 +146,23 @@ def make_app() -> App:
         bench.command(f"app.commands.bench_{name}:run", name=name, help=text, usage=usage)
     app.command(bench)
 
+    mirror = App(
+        name="mirror",
+        help="Copies of the model on other drives, to read from both at once.",
+        usage="Usage: artesian mirror COMMAND [OPTIONS]\n",
+    )
+    for name, (arguments, text) in MIRRORS.items():
+        usage = f"Usage: artesian mirror {name} {arguments}\n"
+        mirror.command(f"app.commands.{_MIRROR_MODULE[name]}:{name}", name=name, help=text, usage=usage)
+    app.command(mirror)
+
     @app.meta.default
     def launch(
         *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         debug: Annotated[bool, Parameter(help="Show the traceback of a failure.", show_default=False)] = False,
     ) -> ExitCode:
+        if not tokens or (tokens[0].startswith("-") and tokens[0] not in _TOP_FLAGS):
+            tokens = ("chat", *tokens)
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         return result if isinstance(result, ExitCode) else ExitCode.DONE
 

@@ -17,7 +17,16 @@ from engine.errors import (
     TokenizerError,
 )
 from planner.errors import BadWish, DoesNotFit, MissingParts, PlanError
-from storage.errors import CheckpointError, DirectReadsRefused, DriveError, StorageError
+from storage.errors import (
+    CheckpointError,
+    DirectReadsRefused,
+    DriveError,
+    NoSpace,
+    NotVerified,
+    StorageError,
+    TargetRefused,
+    WriteError,
+)
 
 
 class ExitCode(IntEnum):
@@ -36,7 +45,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "the work failed",
     ExitCode.USAGE: "wrong use or settings",
-    ExitCode.TOO_BIG: "does not fit in memory",
+    ExitCode.TOO_BIG: "does not fit in memory or on the drive",
     ExitCode.CHECKPOINT: "checkpoint missing or damaged",
     ExitCode.DEVICE: "drive or device failed",
     ExitCode.STOPPED: "stopped by the user",
@@ -65,6 +74,10 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
     CheckpointError: ExitCode.CHECKPOINT,
     DriveError: ExitCode.DEVICE,
     DirectReadsRefused: ExitCode.USAGE,  # only `--io direct` asks for them or nothing
+    NoSpace: ExitCode.TOO_BIG,
+    WriteError: ExitCode.DEVICE,
+    NotVerified: ExitCode.DEVICE,
+    TargetRefused: ExitCode.USAGE,
     StorageError: ExitCode.FAILED,
     MemoryError: ExitCode.TOO_BIG,
     KeyboardInterrupt: ExitCode.STOPPED,

@@ -1,0 +1,258 @@
+"""`artesian mirror copy|check|repair|remove`: makes copies of a model's shards on another drive, and minds them."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from app.commands.mirror_look import JsonOption, ModelOption, SplitOption, make_desk
+from app.errors import UsageError
+from app.exits import ExitCode
+from app.mirroring import MirrorDesk
+from app.progress import ProgressLine, WorkProgress
+from app.report import envelope, format_bytes
+from app.sanitize import one_line
+from app.sizes import parse_bytes
+from app.stopping import StopKey
+from engine.errors import Stopped
+from storage.errors import DriveError, TargetRefused, shown
+from storage.mirroring.checking import CheckedShard, check_copies
+from storage.mirroring.copying import CopyProgress
+from storage.mirroring.manifest import Manifest, read_manifest
+from storage.mirroring.undoing import remove_copies, repair_blocks
+
+FolderArgument = Annotated[Path, Parameter(name="DIR", help="The mirror's folder.")]
+
+
+def copy(
+    *,
+    to: Annotated[Path, Parameter(help="Folder on another drive; made when it is not there.")],
+    model: ModelOption = None,
+    split: SplitOption = None,
+    budget: Annotated[str | None, Parameter(help="Most to copy, such as 200GB. [default: what fits]")] = None,
+    shards: Annotated[
+        list[str] | None, Parameter(name="--shard", help="Copy this shard; may be repeated. [default: as proposed]")
+    ] = None,
+    reserve: Annotated[
+        str | None, Parameter(help="What stays free on the drive. [default: a twentieth of it, at most 20GB]")
+    ] = None,
+    same_disk: Annotated[bool, Parameter(help="Copy though it is the model's own disk and gives no speed.")] = False,
+    as_json: JsonOption = False,
+) -> ExitCode:
+    """Copy shards to another drive, read every copy back, and have later runs use it.
+
+    Raises: UsageError; TargetRefused, NoSpace, MirrorBusy, NotVerified, WriteError; DriveError of the model's drive.
+    """
+    desk = make_desk(model, split)
+    target = to.expanduser().absolute()
+    place = desk.place_of(target)
+    if place.shares_with and not same_disk:
+        raise UsageError(
+            f"{shown(str(target))} is on the model's own disk ({', '.join(place.shares_with)}): a copy there takes "
+            "space and gives no speed",
+            hint="`artesian mirror scan` shows other drives; --same-disk copies all the same.",
+        )
+    limit = None if budget is None else parse_bytes(budget, "--budget")
+    kept_free = None if reserve is None else parse_bytes(reserve, "--reserve")
+    wanted = tuple(shards) if shards else desk.propose(place, budget_bytes=limit).shards
+    known = _manifest(target)
+    jobs = desk.jobs([*dict.fromkeys([*(known.shards if known else ()), *wanted])] if not shards else wanted)
+    line = ProgressLine(sys.stderr)
+
+    def show(progress: CopyProgress) -> None:
+        what = f"{progress.phase} {one_line(progress.shard)},"
+        line.show(
+            WorkProgress(
+                what=what,
+                done_bytes=progress.done_bytes,
+                total_bytes=progress.total_bytes,
+                elapsed_s=progress.elapsed_s,
+            )
+        )
+        if stop.pressed():
+            copier.stop()
+
+    copier = desk.copier(target, place, reserve=kept_free, on_progress=show)
+    with StopKey() as stop:
+        try:
+            made = copier.run(jobs)
+        finally:
+            line.clear()
+        stopped = stop.pressed()
+    noted = desk.use(target) if made or known else False
+    n_bytes = sum(desk.headers[shard].file_bytes for shard in made)
+    if as_json:
+        print(envelope("mirror-copy", {
+            "target": str(target), "shards": list(made), "copied_bytes": n_bytes, "complete": not stopped,
+            "in_settings": noted,
+        }))  # fmt: skip
+    elif made:
+        print(
+            f"Copied {len(made)} shard{'' if len(made) == 1 else 's'}, {format_bytes(n_bytes)}, each read back equal."
+        )
+        print("Later runs read from both." if noted else f"To read from it: --mirror {shown(str(target))}")
+    elif not stopped:
+        print("Everything that was to be copied is there already.")
+    if stopped:
+        raise Stopped("copying was stopped; the same command goes on where it was")
+    return ExitCode.DONE
+
+
+def check(
+    folder: FolderArgument,
+    /,
+    *,
+    model: ModelOption = None,
+    split: SplitOption = None,
+    everything: Annotated[
+        bool, Parameter(name="--all", help="Read every byte. [default: both ends and four blocks of 67 MB a shard]")
+    ] = False,
+    as_json: JsonOption = False,
+) -> ExitCode:
+    """Compare a mirror's copies with what was copied, and name the first byte that differs.
+
+    The exit code is CHECKPOINT when a copy differs, DEVICE when one cannot be read. Raises: UsageError; TargetRefused
+    for a folder that was not made here.
+    """
+    desk = make_desk(model, split)
+    target = folder.expanduser().absolute()
+    found = _check(desk, target, _required(target), everything=everything)
+    bad = [one for one in found if one.error is not None]
+    if as_json:
+        print(envelope("mirror-check", [_checked_json(one) for one in found]))
+    else:
+        for one in bad:
+            print(one_line(str(one.error)))
+        checked = format_bytes(sum(one.checked_bytes for one in found))
+        print(f"{len(found) - len(bad)} of {len(found)} copies are as they were copied, {checked} read.")
+        if bad:
+            print(f"`artesian mirror repair {shown(str(folder))}` copies what is damaged again.")
+    if not bad:
+        return ExitCode.DONE
+    return ExitCode.DEVICE if all(isinstance(one.error, DriveError) for one in bad) else ExitCode.CHECKPOINT
+
+
+def repair(
+    folder: FolderArgument,
+    /,
+    *,
+    model: ModelOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+) -> ExitCode:
+    """Read every byte of a mirror and copy again what differs or is missing.
+
+    Raises: UsageError; TargetRefused; CopyDiffers when the model's own shard changed too; what copying raises.
+    """
+    desk = make_desk(model, split)
+    target = folder.expanduser().absolute()
+    place = desk.place_of(target)
+    found = _check(desk, target, _required(target), everything=True)
+    n_bytes, again = 0, []
+    for one in found:
+        source = desk.source_of(one.shard)
+        if one.error is None or source is None:
+            continue
+        if one.bad_blocks:
+            n_bytes += repair_blocks(target, one.shard, one.bad_blocks, source)
+        else:  # missing, cut or unreadable: the whole of it
+            again.append(one.shard)
+            n_bytes += one.file_bytes
+    if again:
+        desk.copier(target, place).run(desk.jobs(again))
+    if as_json:
+        print(envelope("mirror-repair", {"target": str(target), "copied_bytes": n_bytes, "shards": again}))
+    else:
+        print(f"Copied {format_bytes(n_bytes)} again." if n_bytes else "Every copy is as it was copied.")
+    return ExitCode.DONE
+
+
+def remove(
+    folder: FolderArgument,
+    /,
+    *,
+    model: ModelOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+) -> ExitCode:
+    """Take a mirror away: its copies, its record, and its place in the settings. The model's own files stay.
+
+    Raises: UsageError; TargetRefused for a folder that was not made here, or that holds the only copy of a shard.
+    """
+    desk = make_desk(model, split)
+    target = folder.expanduser().absolute()
+    _required(target)
+    removed = remove_copies(target, desk.has_own)
+    was_set = desk.disuse(target)
+    if as_json:
+        print(envelope("mirror-remove", {
+            "target": str(target), "shards": list(removed.shards), "freed_bytes": removed.freed_bytes,
+            "was_in_settings": was_set,
+        }))  # fmt: skip
+    else:
+        n_shards = len(removed.shards)
+        copies = f"{n_shards} cop{'y' if n_shards == 1 else 'ies'}"
+        print(f"Removed {copies}, {format_bytes(removed.freed_bytes)} are free again.")
+    return ExitCode.DONE
+
+
+def _check(desk: MirrorDesk, target: Path, manifest: Manifest, *, everything: bool) -> Sequence[CheckedShard]:
+    if manifest.fingerprint != desk.fingerprint:
+        raise TargetRefused(
+            f"{shown(str(target))} is the mirror of another checkpoint ({shown(manifest.source)})",
+            hint="Name the model it belongs to with --model.",
+        )
+    line = ProgressLine(sys.stderr)
+    began, done = time.monotonic(), 0
+    sizes = [(len(one.blocks), one.file_bytes, one.block_bytes) for one in manifest.shards.values()]
+    total = sum(size if everything else min(size, 6 * block) for _, size, block in sizes)
+
+    def count(n_bytes: int) -> None:
+        nonlocal done
+        done += n_bytes
+        elapsed_s = time.monotonic() - began
+        line.show(WorkProgress(what="checking", done_bytes=done, total_bytes=max(total, done), elapsed_s=elapsed_s))
+
+    with StopKey() as stop:
+        found = list(
+            check_copies(
+                target,
+                manifest,
+                everything=everything,
+                sources=desk.source_of,
+                on_bytes=count,
+                should_stop=stop.pressed,
+            )
+        )
+        line.clear()
+        if stop.pressed():
+            raise Stopped("checking was stopped")
+    return found
+
+
+def _manifest(target: Path) -> Manifest | None:
+    return read_manifest(target) if target.is_dir() else None
+
+
+def _required(target: Path) -> Manifest:
+    manifest = _manifest(target)
+    if manifest is None:
+        raise TargetRefused(
+            f"{shown(str(target))} has no record of copies made here",
+            hint="For copies made by hand, --verify-mirror compares samples with the model at the start of a chat.",
+        )
+    return manifest
+
+
+def _checked_json(one: CheckedShard) -> dict[str, object]:
+    return {
+        "shard": one.shard,
+        "path": str(one.path),
+        "checked_bytes": one.checked_bytes,
+        "file_bytes": one.file_bytes,
+        "problem": None if one.error is None else str(one.error),
+        "first_difference": one.first_difference,
+    }

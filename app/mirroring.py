@@ -1,0 +1,324 @@
+"""The drive wizard without its screens: what a model's drives are, where copies could go, and doing it.
+
+Commands and screens both come through here. The one thing a reader would get wrong: the settings name mirrors only for
+the model they name. For another one a copy is made all the same, and the option that uses it is said.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import UsageError
+from app.model_choice import ModelChoice, require_folder
+from app.paths import cache_dir
+from app.planning import drive_facts, profile_shares, read_model
+from app.rates import RateBook
+from app.reading import saved_folders
+from app.settings import Settings
+from app.settings_edit import edit_settings
+from storage.checkpoint import refusal
+from storage.drives import DriveFacts, drive_of
+from storage.errors import BadManifest, StorageError, TargetRefused, shown
+from storage.fingerprint import fingerprint
+from storage.headers import ShardHeader
+from storage.inspection import inspect
+from storage.inventory import Inventory
+from storage.mirroring.copying import Copier, CopyJob, CopyProgress
+from storage.mirroring.manifest import Kind, Manifest, read_manifest
+from storage.mirroring.measuring import measure_place
+from storage.mirroring.part import BLOCK_BYTES
+from storage.mirroring.places import LEAST_BYTES, Place, find_places, unmounted_above
+from storage.mirroring.proposal import Proposal, ShardUse, propose, reserve_bytes
+
+_EXPERT = re.compile(r"layers\.(\d+)\.ffn\.experts\.(\d+)\.")
+FOLDER_NAME = "artesian-mirror"
+"""What a new mirror's folder is called on its drive, with the model's name behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorState:
+    """One mirror or split folder of the model, as it is now."""
+
+    folder: Path
+    kind: Kind
+    drive: str
+    """Name of the drive it is on now, "" when the folder is not there."""
+    shards: tuple[str, ...]
+    """Copies its record names."""
+    copied_bytes: int
+    read_share: float
+    rate_bytes_s: float | None
+    in_settings: bool
+    problem: str
+    """Why it cannot be used as it is, or ""."""
+
+
+class MirrorDesk:
+    """The drives of one model."""
+
+    def __init__(
+        self,
+        choice: ModelChoice,
+        settings: Settings,
+        book: RateBook,
+        *,
+        settings_path: Path | None = None,
+        splits: Sequence[Path] | None = None,
+        find_drive: Callable[[Path], DriveFacts] = drive_of,
+        root: Path = Path("/"),
+        least_bytes: int = LEAST_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        """`splits` are further folders of the model; None takes those of the settings. `root`, `find_drive`,
+        `least_bytes` and `block_bytes` are for tests.
+
+        Raises: MissingFolder; the first problem of a checkpoint that is not whole; ConfigError.
+        """
+        require_folder(choice)
+        self.choice = choice
+        self._settings = settings
+        self._settings_path = settings_path
+        self._book = book
+        self._find_drive = find_drive
+        self._root = root
+        self._least_bytes = least_bytes
+        self._block_bytes = block_bytes
+        saved = tuple(Path(name).expanduser() for name in settings.split or ()) if self.in_settings else ()
+        self.splits = tuple(splits) if splits is not None else saved
+        self.inventory: Inventory = inspect(choice.folder, splits=self.splits)
+        problem = refusal(self.inventory)
+        if problem is not None:
+            raise problem
+        self.headers: Mapping[str, ShardHeader] = {
+            shard: record.header
+            for shard, record in self.inventory.shards.items()
+            if record.header is not None and record.duplicate_of is None
+        }
+        model = read_model(choice.folder, self.splits)
+        self.fingerprint = fingerprint(self.headers, [path.read_bytes() for path in model.sources])
+        shares = profile_shares(model, None if choice.is_demo else cache_dir() / "usage")
+        self.profiled = bool(shares)
+        """Whether the usage profile says what is read; else every expert counts alike."""
+        self.uses = expert_uses(self.headers, shares)
+
+    @property
+    def in_settings(self) -> bool:
+        """Whether the settings are for this model, so that mirrors can be noted there."""
+        named = self._settings.model
+        return named is not None and Path(named).expanduser().resolve() == self.choice.folder.resolve()
+
+    def drives(self) -> tuple[DriveFacts, ...]:
+        """The drives the model is on without its mirrors. Raises: DriveError."""
+        found: dict[str, DriveFacts] = {}
+        for record in self.inventory.shards.values():
+            facts = self._find_drive(record.path.resolve().parent)
+            found.setdefault(facts.name, facts)
+        return tuple(found.values())
+
+    def places(self) -> tuple[Place, ...]:
+        """Where copies could go, best first. Raises: DriveError."""
+        return find_places(self.drives(), root=self._root, find_drive=self._find_drive, least_bytes=self._least_bytes)
+
+    def rates(self) -> dict[str, float]:
+        """What each of the model's drives gives: remembered, or assumed of its kind."""
+        return {drive.name: drive_facts(drive.name, drive.kind, self._book).rate_bytes_s for drive in self.drives()}
+
+    def rate_of(self, place: Place) -> float | None:
+        """What a place gives, if that was ever measured."""
+        return self._book.drive(place.drive.name)
+
+    def measure(self, place: Place, should_stop: Callable[[], bool] = lambda: False) -> float:
+        """Measure a place and remember it. Raises: WriteError, DriveError."""
+        if place.obstacle:
+            raise TargetRefused(f"{shown(str(place.folder))} cannot be measured: {place.obstacle}")
+        rate = measure_place(place.folder, should_stop=should_stop)
+        if not should_stop():
+            self._book.note_drive(place.drive.name, rate)
+            self._book.save()
+        return rate
+
+    def propose(self, place: Place, *, budget_bytes: int | None = None) -> Proposal:
+        """What copies on a place would buy."""
+        there = frozenset(self._recorded(self.target_on(place)))
+        return propose(
+            self.uses, place, rates_bytes_s=self.rates(), place_rate_bytes_s=self.rate_of(place), there=there,
+            budget_bytes=budget_bytes,
+        )  # fmt: skip
+
+    def target_on(self, place: Place) -> Path:
+        """The folder that a new mirror gets on a place."""
+        return place.folder / f"{FOLDER_NAME}-{self.choice.folder.resolve().name}"
+
+    def place_of(self, target: Path) -> Place:
+        """The place a folder lies on, which need not be there yet.
+
+        Raises: TargetRefused for a drive that is not mounted, for the model's own folders, and for a folder on no
+        file system that can hold files.
+        """
+        missing = unmounted_above(target.resolve(), root=self._root) or unmounted_above(target, root=self._root)
+        if missing is not None:
+            raise TargetRefused(
+                f"{shown(str(target))} lies under {shown(str(missing))}, whose drive is not mounted",
+                hint=f"Mount it first (`mount {missing}`); what is written there now would go to the system drive.",
+            )
+        if target.resolve() in {folder.resolve() for folder in (self.choice.folder, *self.splits)}:
+            raise TargetRefused(f"{shown(str(target))} is the model's own folder", hint="Choose one on another drive.")
+        above = next(path for path in (target, *target.absolute().parents) if path.is_dir())
+        drive = self._find_drive(above)
+        for place in self.places():
+            if place.drive.name == drive.name and place.drive.mount_point == drive.mount_point:
+                return place
+        for place in find_places(self.drives(), root=self._root, find_drive=self._find_drive, least_bytes=0):
+            if place.drive.name == drive.name:
+                return place
+        raise TargetRefused(
+            f"{shown(str(target))} is on a file system that holds no files of one's own ({shown(drive.fs_type)})",
+            hint="`artesian mirror scan` shows where copies can go.",
+        )
+
+    def copier(
+        self,
+        target: Path,
+        place: Place,
+        *,
+        kind: Kind = "mirror",
+        reserve: int | None = None,
+        on_progress: Callable[[CopyProgress], None] = lambda _: None,
+    ) -> Copier:
+        """What copies into `target`; `reserve` bytes stay free, by default what `reserve_bytes` says."""
+        begun = Manifest(
+            kind=kind, fingerprint=self.fingerprint, source=str(self.choice.folder.resolve()), drive=place.drive.name
+        )
+        return Copier(
+            target, begun, reserve_bytes=reserve_bytes(place) if reserve is None else reserve,
+            block_bytes=self._block_bytes, on_progress=on_progress,
+        )  # fmt: skip
+
+    def jobs(self, shards: Sequence[str]) -> list[CopyJob]:
+        """Copying these shards from where they lie. Raises: UsageError for one the model has not."""
+        for shard in shards:
+            if shard not in self.headers:
+                raise UsageError(f"the model has no shard {shown(shard)}", hint="`artesian audit` lists them.")
+        return [CopyJob(header=self.headers[shard], source=self.inventory.shards[shard].path) for shard in shards]
+
+    def use(self, target: Path) -> bool:
+        """Have later runs read from the mirror `target`; False when the settings are for another model.
+
+        Raises: SettingsError.
+        """
+        if not self.in_settings or self._settings_path is None:
+            return False
+        mirrors = [*(self._settings.mirror or ())]
+        if target.resolve() not in {Path(name).expanduser().resolve() for name in mirrors}:
+            self._settings = edit_settings(self._settings_path, {"mirror": [*mirrors, str(target.absolute())]})
+        return True
+
+    def disuse(self, target: Path) -> bool:
+        """Have later runs leave the mirror `target` alone; whether the settings named it. Raises: SettingsError."""
+        mirrors = [*(self._settings.mirror or ())]
+        kept = [name for name in mirrors if Path(name).expanduser().resolve() != target.resolve()]
+        if kept == mirrors or self._settings_path is None:
+            return False
+        weights = [w for w in self._settings.drive_weight or () if _weighed(w) != target.resolve()]
+        changes = {"mirror": kept or None, "drive_weight": weights if kept and weights else None}
+        self._settings = edit_settings(self._settings_path, changes)
+        return True
+
+    def states(self, extra: Sequence[Path] = ()) -> tuple[MirrorState, ...]:
+        """The mirrors of the settings, those on every place, and `extra`, as they are now."""
+        folders = {folder.resolve(): folder for folder in saved_folders(self._settings, self.choice)}
+        saved = frozenset(folders)
+        for place in self.places():
+            folders.setdefault(self.target_on(place).resolve(), self.target_on(place))
+        for folder in extra:
+            folders.setdefault(folder.resolve(), folder)
+        made = [self._state(folder, folder.resolve() in saved) for folder in folders.values()]
+        asked = {folder.resolve() for folder in extra}
+        return tuple(one for one in made if one.in_settings or one.shards or one.folder.resolve() in asked)
+
+    def source_of(self, shard: str) -> Path | None:
+        """The model's own file of a shard."""
+        record = self.inventory.shards.get(shard)
+        return None if record is None else record.path
+
+    def has_own(self, shard: str) -> bool:
+        """Whether the model's folders hold a whole file of a shard."""
+        record = self.inventory.shards.get(shard)
+        return record is not None and record.status == "complete" and record.path.is_file()
+
+    def _state(self, folder: Path, in_settings: bool) -> MirrorState:
+        problem, manifest, drive = "", None, ""
+        if (missing := unmounted_above(folder, root=self._root)) is not None:
+            problem = f"its drive is not mounted at {missing}"
+        elif not folder.is_dir():
+            problem = "the folder is not there"
+        else:
+            try:
+                manifest = read_manifest(folder)
+                drive = self._find_drive(folder).name
+            except (BadManifest, StorageError) as error:
+                problem = str(error)
+        if manifest is not None and manifest.fingerprint != self.fingerprint:
+            problem = f"it is of another checkpoint ({shown(manifest.source)})"
+        shards = tuple(manifest.shards) if manifest is not None and not problem else ()
+        if manifest is None and not problem:  # made by hand: what has a shard's name and size
+            shards = tuple(s for s, h in self.headers.items() if _size(folder / s) == h.file_bytes)
+        missing_shards = [shard for shard in shards if _size(folder / shard) != self.headers[shard].file_bytes]
+        if missing_shards and not problem:
+            problem = f"{len(missing_shards)} of its copies are missing or cut, first {shown(missing_shards[0])}"
+        return MirrorState(
+            folder=folder,
+            kind=manifest.kind if manifest is not None else "mirror",
+            drive=drive,
+            shards=shards,
+            copied_bytes=sum(self.headers[shard].file_bytes for shard in shards if shard in self.headers),
+            read_share=sum(use.read_share for use in self.uses if use.shard in shards),
+            rate_bytes_s=self._book.drive(drive) if drive else None,
+            in_settings=in_settings,
+            problem=problem,
+        )
+
+    def _recorded(self, folder: Path) -> Sequence[str]:
+        try:
+            manifest = read_manifest(folder)
+        except BadManifest:
+            return ()
+        return () if manifest is None or manifest.fingerprint != self.fingerprint else tuple(manifest.shards)
+
+
+def expert_uses(headers: Mapping[str, ShardHeader], shares: Mapping[int, Sequence[float]]) -> tuple[ShardUse, ...]:
+    """What is read of each shard while answering: its experts, by their layer's traffic, each layer alike.
+
+    `shares` are those of the usage profile, by layer; a layer it does not know counts every expert alike. All else is
+    read once at start, or are engram rows of a few kilobytes a token, so shards without experts count nothing.
+    """
+    weights: dict[str, float] = dict.fromkeys(headers, 0.0)
+    n_experts: dict[int, int] = {}
+    for header in headers.values():
+        for name in header.tensors:
+            if match := _EXPERT.match(name):
+                n_experts[int(match[1])] = max(n_experts.get(int(match[1]), 0), int(match[2]) + 1)
+    for shard, header in headers.items():
+        for name, entry in header.tensors.items():
+            if match := _EXPERT.match(name):
+                layer, expert = int(match[1]), int(match[2])
+                known = shares.get(layer, ())
+                share = known[expert] if expert < len(known) else 1 / n_experts[layer]
+                weights[shard] += share * entry.extent.length
+    total = sum(weights.values()) or 1.0
+    return tuple(
+        ShardUse(shard=shard, file_bytes=header.file_bytes, read_share=weights[shard] / total)
+        for shard, header in headers.items()
+    )
+
+
+def _weighed(text: str) -> Path:
+    return Path(text.rpartition("=")[0]).expanduser().resolve()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
