@@ -56,6 +56,10 @@ ACTIONS: tuple[Action, ...] = (
         argument="[TEXT]", help="Lists all conversations, newest first, and searches them.",
     ),
     Action(
+        id="resume", title="Resume a conversation", scope="global", slash="resume", argument="ID", in_palette=False,
+        help="Opens the conversation with this id, or one that begins so.",
+    ),
+    Action(
         id="plan", title="Show where the time goes", scope="global", keys=("ctrl+g",), slash="plan",
         help="Shows what lives in memory and on the drives, and what the last turn spent its time on.",
     ),
@@ -64,14 +68,14 @@ ACTIONS: tuple[Action, ...] = (
         help="Shows each drive's share of the reads, its rate, its queue and its errors.",
     ),
     Action(
-        id="settings", title="Change the settings", scope="global", slash="settings",
+        id="settings", title="Change the settings", scope="global", slash="settings", argument="[KEY [VALUE]]",
         help="Shows every setting, its value and where it comes from.",
     ),
     Action(
         id="logs", title="Read the log", scope="global", slash="logs", help="Shows the end of the log file.",
     ),
     Action(
-        id="model", title="Choose a model", scope="global", slash="model",
+        id="model", title="Choose a model", scope="global", slash="model", argument="[FOLDER]",
         help="Looks for checkpoints in the usual places, checks them, and says what speed to expect.",
     ),
     Action(

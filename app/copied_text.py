@@ -1,0 +1,48 @@
+"""What is copied of a conversation besides a reply's own text: code blocks, a reply with its details, all of it."""
+
+from collections.abc import Iterable
+
+from markdown_it import MarkdownIt
+
+from app.transcripts.records import Node
+from app.tui.figures import footer_parts
+
+_WHO = {"user": "You", "assistant": "Reply", "system": "System"}
+
+
+def code_blocks(markdown: str) -> list[str]:
+    """The code blocks of a text in their order, without their fences."""
+    tokens = MarkdownIt("commonmark", {"maxNesting": 12}).parse(markdown)
+    return [token.content.removesuffix("\n") for token in tokens if token.type in ("fence", "code_block")]
+
+
+def who(node: Node) -> str:
+    """Whose message it is, as a heading."""
+    return _WHO[node.role]
+
+
+def details_of(question: Node | None, reply: Node) -> str:
+    """A reply with its question, how it was made, and what that took."""
+    parts = [] if question is None else [f"{who(question)}:\n{question.text}"]
+    if reply.thinking:
+        parts.append(f"Thinking:\n{reply.thinking}")
+    parts.append(f"{who(reply)}:\n{reply.text}")
+    made = []
+    for run in reply.runs:
+        facts = run.facts
+        if facts is not None:
+            made.append(f"model {facts.model} ({facts.fingerprint[:12]}), {facts.numerics}, kernels {facts.kernels}")
+            made.append(f"Artesian {facts.version}")
+        sampling = run.sampling
+        made.append(
+            f"seed {sampling.seed}, temperature {sampling.temperature}, top_p {sampling.top_p}, "
+            f"top_k {sampling.top_k}, min_p {sampling.min_p}, thinking {'off' if run.effort is None else run.effort}"
+        )
+        if run.stats is not None:
+            made.append(" | ".join(footer_parts(run.stats, run.reason)))
+    return "\n\n".join([*parts, "\n".join(made)]).rstrip() + "\n"
+
+
+def conversation_text(path: Iterable[Node]) -> str:
+    """Every message with a heading, thinking left out."""
+    return "\n\n".join(f"{who(node)}:\n{node.text}" for node in path) + "\n"

@@ -1,0 +1,47 @@
+"""What a person writes for a setting, as the value the file has."""
+
+import tomllib
+from contextlib import suppress
+from dataclasses import fields
+from difflib import get_close_matches
+
+from app.errors import SettingsError
+from app.settings import Settings
+from app.values import RULES
+
+_LISTS = frozenset({"mirror", "split", "drive_weight"})
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def known_keys() -> tuple[str, ...]:
+    """Every key of the file, in the order of `Settings`."""
+    return tuple(field.name for field in fields(Settings))
+
+
+def value_of(key: str, text: str) -> object:
+    """What a person wrote for `key`, as the file has it: lists may be given with commas, truth as yes or no.
+
+    Raises: SettingsError for an unknown key, with the one that was meant, or a value it cannot have.
+    """
+    require_known(key)
+    text = text.strip()
+    candidates: list[object] = []
+    if RULES[key].accepts(True) and text.lower() in _WORDS:
+        candidates.append(_WORDS[text.lower()])
+    with suppress(ValueError, RecursionError, KeyError):  # plain words are no TOML
+        candidates.append(tomllib.loads(f"value = {text}")["value"])
+    if key in _LISTS:
+        candidates.append([part.strip() for part in text.split(",") if part.strip()])
+    candidates.append(text)
+    for value in candidates:
+        if RULES[key].accepts(value):
+            return value
+    raise SettingsError(f"{key} cannot be {text!r}", hint=f"It must be {RULES[key].wanted}.")
+
+
+def require_known(key: str) -> None:
+    """Raises: SettingsError with the key that was probably meant."""
+    if key not in known_keys():
+        near = get_close_matches(key, known_keys(), n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"The keys are {', '.join(known_keys())}."
+        raise SettingsError(f"there is no setting {key!r}", hint=hint)
