@@ -39,6 +39,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check from the shard headers whether a checkpoint is whole.\n\n"
         "Works on a folder that is still downloading, and on the first few MB of each shard.",
     ),
+    "plan": (
+        "[OPTIONS] [MODEL]",
+        "Show what would live where and how fast it would be.\n\n"
+        "Reads shard headers only and loads nothing; works before the download, from config.json and the first MB of "
+        "each shard. Exit code 3 when it does not fit, with the smallest change that would.",
+    ),
     "verify": (
         "[OPTIONS] MODEL --golden DIR",
         "Compare the engine with golden results.\n\n"

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from app import logs
 from app.backends.base import Backend, PromptCost, RunFacts, TurnRequest
@@ -124,14 +125,29 @@ class Mailbox:
         return [Drawn(n_tokens=n_drawn), *events] if n_drawn else events
 
 
+class Sink(Protocol):
+    """Who keeps what a turn gives: a transcript's writer. Called on the engine thread, before the screen is told."""
+
+    def set_facts(self, facts: RunFacts) -> None:
+        """What the reply depends on; before the first event."""
+        ...
+
+    def take(self, event: Event) -> None:
+        """One event."""
+        ...
+
+    def finish(self, error: str = "") -> object:
+        """The turn is over, also when no TurnDone came: with `error` it failed of that, without it was stopped."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A turn to be run."""
 
     number: int
     request: TurnRequest
-    sink: Callable[[Event], None] = lambda event: None
-    """Gets every event on the engine thread, before the screen does: the transcript's writer."""
+    sink: Sink | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +158,18 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measure:
-    ticket: int
-    request: TurnRequest
-
-
-@dataclass(frozen=True, slots=True)
 class _Turn:
     turn: Turn
     stop: threading.Event
 
 
-_Command = _Turn | _Open | _Measure | None
+_Command = _Turn | _Open | None
 
 
 class Host:
-    """One long-lived thread that opens a backend, runs turns on it, and warms it in between."""
+    """One long-lived thread that opens a backend, runs turns on it, and warms it in between; a second one that measures
+    what a request would cost, meanwhile.
+    """
 
     def __init__(self, make_backend: Callable[[], Backend], *, idle_s: float = _IDLE_S) -> None:
         """`make_backend` is called on the thread, so that what it imports keeps nobody waiting."""
@@ -166,17 +178,22 @@ class Host:
         self._idle_s = idle_s
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._questions: queue.SimpleQueue[tuple[int, TurnRequest] | None] = queue.SimpleQueue()
         self._newest_ticket = 0
+        self._making = threading.Lock()
         self._backend: Backend | None = None
         self._is_open = False
         self._wants_warmth = False
+        self._facts: RunFacts | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._measurer = threading.Thread(target=self._run_measurer, name="measure", daemon=True)
 
     def start(self) -> None:
         """Start the thread; it begins by opening the model."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._commands.put(_Open(None, self._stop))
         self._thread.start()
+        self._measurer.start()
 
     def submit(self, turn: Turn) -> None:
         """Run `turn` once what was asked before is done; opens the model again if that failed."""
@@ -185,7 +202,7 @@ class Host:
     def measure(self, ticket: int, request: TurnRequest) -> None:
         """Ask what `request` would cost; only the newest question gets an answer."""
         self._newest_ticket = ticket
-        self._commands.put(_Measure(ticket, request))
+        self._questions.put((ticket, request))
 
     def reopen(self, make_backend: Callable[[], Backend]) -> None:
         """Close what is open and open another; a turn that runs is stopped."""
@@ -201,6 +218,7 @@ class Host:
         """Stop everything, give back the model and end the thread; whether it ended in time."""
         self.stop()
         self._commands.put(None)
+        self._questions.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -212,10 +230,7 @@ class Host:
                     if make_backend is not None:
                         self._drop()
                         self._make_backend = make_backend
-                    self._open(stop.is_set)
-                case _Measure(ticket, request):
-                    if ticket == self._newest_ticket:
-                        self._answer(ticket, request)
+                    self._open_quietly(stop.is_set)
                 case _Turn(turn, stop):
                     self._take(turn, stop.is_set)
         self._drop()
@@ -229,43 +244,64 @@ class Host:
         return self._commands.get()
 
     def _the_backend(self) -> Backend:
-        if self._backend is None:
-            self._backend = self._make_backend()
-        return self._backend
+        with self._making:  # both threads may be the first to need it
+            if self._backend is None:
+                self._backend = self._make_backend()
+            return self._backend
 
-    def _open(self, should_stop: Callable[[], bool]) -> bool:
+    def _open(self, should_stop: Callable[[], bool]) -> None:
+        """Raises: what the backend's `open` raises."""
         put = self.mailbox.put
         put(Opening())
         try:
             self._the_backend().open(put, should_stop)
-            facts = self._the_backend().facts()
-        except Exception as error:  # the engine thread's net
+            facts = self._facts = self._the_backend().facts()
+        except Exception as error:
             self._drop()
-            put(OpenFailed(error=_noted(error)))
-            return False
+            put(OpenFailed(error=error))
+            raise
         self._is_open = self._wants_warmth = True
         put(Opened(facts=facts))
-        return True
+
+    def _open_quietly(self, should_stop: Callable[[], bool]) -> None:
+        try:
+            self._open(should_stop)
+        except Exception as error:  # the engine thread's net; the screen was told
+            _noted(error)
+
+    def _run_measurer(self) -> None:
+        while (question := self._questions.get()) is not None:
+            ticket, request = question
+            if ticket == self._newest_ticket:
+                self._answer(ticket, request)
 
     def _answer(self, ticket: int, request: TurnRequest) -> None:
         try:
             cost = self._the_backend().measure(request)
-        except Exception as error:  # the engine thread's net
+        except Exception as error:  # this thread's net
             self.mailbox.put(Measured(ticket=ticket, cost=None, error=error))
             return
         self.mailbox.put(Measured(ticket=ticket, cost=cost))
 
     def _take(self, turn: Turn, should_stop: Callable[[], bool]) -> None:
-        put = self.mailbox.put
+        put, sink = self.mailbox.put, turn.sink
         put(TurnBegan(turn=turn.number))
-        if not self._is_open and not self._open(should_stop):
-            return
+        error = ""
         try:
+            if not self._is_open:
+                self._open(should_stop)
+            if sink is not None and self._facts is not None:
+                sink.set_facts(self._facts)
             for event in self._the_backend().generate(turn.request, should_stop):
-                turn.sink(event)
+                if sink is not None:
+                    sink.take(event)
                 put(event)
-        except Exception as error:  # the engine thread's net
-            put(TurnFailed(error=_noted(error)))
+        except Exception as failure:  # the engine thread's net
+            error = "" if isinstance(failure, Stopped) else str(failure) or type(failure).__name__
+            put(TurnFailed(error=_noted(failure)))
+        finally:
+            if sink is not None:
+                sink.finish(error)
         self._wants_warmth = True
 
     def _warm(self) -> None:

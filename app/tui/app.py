@@ -4,29 +4,39 @@ The one thing a reader would get wrong: screens other than the chat lie on top o
 that a reply goes on growing while the plan or the list of transcripts is looked at.
 """
 
-from collections.abc import Callable
+import asyncio
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from textual.app import App
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from app import logs
 from app.backends.base import Backend, RunFacts
-from app.host import Host, HostEvent, Opened
+from app.host import Host, Opened
 from app.model_choice import ModelChoice
+from app.paths import log_file
 from app.settings import Settings
+from app.transcripts.session import ChatSession
+from app.transcripts.store import TranscriptStore
+from app.transcripts.transcript import Transcript
 from app.tui.action_bindings import bindings_of
+from app.tui.palette import Palette
 from app.tui.screens.chat import ChatScreen
+from app.tui.themes import ThemedApp
+from app.values import THEMES
 from engine.events import TurnStats
-
-if TYPE_CHECKING:
-    from app.transcripts import TranscriptStore
 
 DRAIN_HZ = 20
 """How often the screen takes what the engine left in the mailbox."""
 
-SCREEN_PLACES: dict[str, str] = {
+_CHECK_SAVED_S = 3.0
+
+SCREENS: Mapping[str, str] = {
     "transcripts": "app.tui.screens.transcripts:TranscriptsScreen",
     "plan": "app.tui.screens.plan:PlanScreen",
     "drives": "app.tui.screens.drives:DrivesScreen",
@@ -35,10 +45,12 @@ SCREEN_PLACES: dict[str, str] = {
     "logs": "app.tui.screens.logs:LogsScreen",
     "model": "app.tui.screens.model:ModelScreen",
 }
-"""Screens that open on top of the chat, by action id; imported when they are first wanted, made without arguments."""
+"""Screens that open on top of the chat, by action id; imported when they are first wanted."""
+
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-class ArtesianApp(App[int]):
+class ArtesianApp(ThemedApp):
     """The chat application."""
 
     CSS_PATH = "artesian.tcss"
@@ -51,51 +63,80 @@ class ArtesianApp(App[int]):
         *,
         backend_factory: Callable[[ModelChoice], Backend],
         choice: ModelChoice,
-        store: "TranscriptStore",
+        store: TranscriptStore,
         settings: Settings,
-        transcript_id: str | None = None,
+        session_of: Callable[[Transcript], ChatSession],
+        transcript: Transcript | None = None,
+        keeps_drafts: bool = True,
     ) -> None:
-        """`backend_factory` is called on the engine thread; `transcript_id` names the conversation to resume."""
-        super().__init__()
+        """`backend_factory` is called on the engine thread, as what it imports takes a second; `session_of` gives a
+        conversation its defaults; `transcript` is the conversation to resume; `keeps_drafts` is whether the draft and
+        the history of the box are on disk.
+        """
+        super().__init__(settings.theme)
         self.choice = choice
         self.store = store
         self.settings = settings
-        self.backend_factory = backend_factory
-        self.host = Host(lambda: backend_factory(choice))
+        self.host = Host(lambda: backend_factory(self.choice))
         self.facts: RunFacts | None = None
         """What the model is, once it is open."""
         self.last_turn: TurnStats | None = None
         """Figures of the last turn of this session."""
-        self.chat = ChatScreen(transcript_id)
+        self.chat = ChatScreen(session_of, transcript or store.create(), keeps_drafts=keeps_drafts)
+        self._backend_factory = backend_factory
+
+    # life and death
 
     def on_mount(self) -> None:
         """Show the chat at once; the model loads meanwhile."""
         self.push_screen(self.chat)
         self.host.start()
         self.set_interval(1 / DRAIN_HZ, self.drain)
+        self.set_interval(_CHECK_SAVED_S, self.chat.check_saved)
+        if self.settings.keymap:
+            self.set_keymap(dict(self.settings.keymap))
+        loop = asyncio.get_running_loop()
+        for number in _ENDING_SIGNALS:
+            # Not where this is not the main thread, as in some tests, or the system has none of them.
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self._end_by, number)
 
-    def on_unmount(self) -> None:
-        """Stop the engine; what it wrote is in the transcript already."""
-        self.host.close()
+    def _end_by(self, number: int) -> None:
+        """A signal asked us to go: as quitting does, with the exit code shells expect."""
+        self.exit(return_code=128 + number)
+
+    async def on_unmount(self) -> None:
+        """Stop the engine. What it wrote is in the transcript by then."""
+        await asyncio.to_thread(self.host.close)
+        self.chat.conversation.transcript.close()
+
+    def _handle_exception(self, error: Exception) -> None:
+        # Textual's own shows a page of frames with local variables, the conversation in them. The log has the frames.
+        logs.log.error("screen\n%s", "".join(traceback.format_exception(error)))
+        self._return_code = 1
+        if self._exception is None:
+            self._exception = error
+            self._exception_event.set()
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self.panic(f"artesian: unexpected failure: {what}\n  The traceback is in {log_file()}.")
+
+    # the engine
 
     def drain(self) -> None:
-        """Hand what the engine left to whoever shows it."""
+        """Hand what the engine left to the chat."""
         events = self.host.mailbox.take()
         for event in events:
-            self._note(event)
+            if isinstance(event, Opened):
+                self.facts = event.facts
         if events:
             self.chat.take(events)
 
-    def _note(self, event: HostEvent) -> None:
-        if isinstance(event, Opened):
-            self.facts = event.facts
+    def reopen(self, choice: ModelChoice) -> None:
+        """Use another model from now on."""
+        self.choice, self.facts = choice, None
+        self.host.reopen(lambda: self._backend_factory(choice))
 
-    def open_screen(self, name: str) -> None:
-        """Show the named screen on top of the chat; nothing if it is on top already."""
-        module, _, cls = SCREEN_PLACES[name].partition(":")
-        screen: Screen[object] = getattr(import_module(module), cls)()
-        if type(self.screen) is not type(screen):
-            self.push_screen(screen)
+    # actions
 
     def run_action_id(self, action_id: str, argument: str = "") -> None:
         """Do an action of the table, whoever has its method: the focused widget, its screen, the chat, the app."""
@@ -104,11 +145,63 @@ class ArtesianApp(App[int]):
             method = getattr(owner, name, None)
             if method is not None:
                 result = method(argument) if argument else method()
-                if result is not None:
+                if asyncio.iscoroutine(result):
                     self.run_worker(result, exit_on_error=False)
                 return
-        self.notify(f"There is no action {action_id}.", severity="warning")
+        self.notify(f"There is no action {action_id}.", severity="warning", markup=False)
+
+    def open_screen(self, name: str) -> None:
+        """Show the named screen on top of the chat; nothing if it is on top already."""
+        module, _, cls = SCREENS[name].partition(":")
+        screen_class: type[Screen[None]] = getattr(import_module(module), cls)
+        if type(self.screen) is not screen_class:
+            self.push_screen(screen_class())
 
     def open_transcript(self, transcript_id: str) -> None:
         """Show another conversation in the chat."""
         self.chat.open_transcript(transcript_id)
+
+    def action_palette(self) -> None:
+        """Show every action."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.open_screen("help")
+
+    def action_transcripts(self, argument: str = "") -> None:
+        """List the conversations, and search them for `argument`."""
+        self.open_screen("transcripts")
+
+    def action_plan(self) -> None:
+        """Show where the time goes."""
+        self.open_screen("plan")
+
+    def action_drives(self) -> None:
+        """Show the drives."""
+        self.open_screen("drives")
+
+    def action_settings(self) -> None:
+        """Show the settings."""
+        self.open_screen("settings")
+
+    def action_logs(self) -> None:
+        """Show the log."""
+        self.open_screen("logs")
+
+    def action_model(self) -> None:
+        """Choose a model."""
+        self.open_screen("model")
+
+    def action_theme(self, argument: str = "") -> None:
+        """Take the named theme, or the next one."""
+        name = argument or self.next_theme()
+        if name not in THEMES:
+            self.notify(f"There is no theme {name}.", severity="warning", markup=False)
+            return
+        self.take_theme(name)
+
+    def action_suspend(self) -> None:
+        """Go to the background."""
+        self.action_suspend_process()

@@ -28,7 +28,7 @@ def _artesian(*arguments: str, **options: object) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
 def test_help_names_every_command_and_every_exit_code(arguments: list[str], capsys: Output) -> None:
     assert main(arguments) == 0
     out, err = capsys.readouterr()
@@ -44,7 +44,14 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"Usage: artesian {name} ")
-    assert "--json" in out
+    assert ("--json" in out) == (name != "chat")  # the chat reports nothing to a script
+
+
+@pytest.mark.parametrize("arguments", [[], ["--think", "low"], ["chat"]])
+def test_without_a_terminal_the_chat_names_the_command_for_scripts(arguments: list[str], capsys: Output) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "artesian ask" in err
 
 
 def test_version_is_that_of_the_distribution(capsys: Output) -> None:

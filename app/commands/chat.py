@@ -1,0 +1,110 @@
+"""`artesian` without a command, and `artesian chat`: the chat itself."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from app.backends.base import Backend
+from app.commands.ask import IndexOwner, Numerics, make_local
+from app.errors import UsageError
+from app.exits import ExitCode
+from app.model_choice import ModelChoice, choose_model, require_folder
+from app.paths import settings_file, transcripts_dir
+from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
+from app.settings import Settings, load_settings
+from app.transcripts.session import ChatSession
+from app.transcripts.store import TranscriptStore
+from app.transcripts.transcript import Transcript
+from app.values import EFFORTS, RULES, Effort, parse_effort
+from engine.sampler_settings import SamplerSettings, default_settings, require_valid
+
+
+def run(
+    *,
+    model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
+    resume: Annotated[
+        str | None, Parameter(name="--continue", help="Conversation to go on with; `latest` for the last one.")
+    ] = None,
+    think: Annotated[str | None, Parameter(help=f"{EFFORTS}. [default: high; the demo: off]")] = None,
+    max_tokens: Annotated[int | None, Parameter(help="Most tokens of a reply, thinking included.")] = None,
+    numerics: Annotated[
+        Numerics | None, Parameter(help="Float32 activations, or the vendor's roundings. [default: exact]")
+    ] = None,
+    index_owner: Annotated[
+        IndexOwner, Parameter(help="Whose index keys a layer scores: the last published, or the nearest below.")
+    ] = "published",
+    chunk_tokens: Annotated[int | None, Parameter(help="Prompt tokens in one forward. [default: planned]")] = None,
+    memory: Annotated[MemoryOptions | None, Parameter(name="*", group="Memory")] = None,
+    reading: Annotated[ReadingOptions | None, Parameter(name="*", group="Reading")] = None,
+) -> ExitCode:
+    """Open the chat. It takes typing at once, while the model loads."""
+    for name, value in {"think": think, "max_tokens": max_tokens, "chunk_tokens": chunk_tokens}.items():
+        if value is not None and not RULES[name].accepts(value):
+            raise UsageError(f"--{name.replace('_', '-')} must be {RULES[name].wanted}, not {value}")
+    settings = load_settings(settings_file())
+    choice = choose_model(model, settings)
+    require_folder(choice)
+    mode: Numerics = numerics or ("reference" if settings.numerics == "reference" else "exact")
+
+    def backend(chosen: ModelChoice) -> Backend:
+        how = make_reading(reading or ReadingOptions(), settings, chosen)
+        wishes = make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens)
+        return make_local(chosen, mode, index_owner, how, wishes)
+
+    # What cannot be used is said here, and not in the middle of the chat.
+    how = make_reading(reading or ReadingOptions(), settings, choice)
+    make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens)
+    store = TranscriptStore(transcripts_dir())
+    transcript = None
+    if resume is not None:
+        transcript = store.latest() if resume == "latest" else store.open(resume)
+    session_of = _session_maker(choice, settings, think, max_tokens)
+    return open_chat(backend, choice, store, settings, session_of, transcript)
+
+
+def open_chat(
+    backend_factory: Callable[[ModelChoice], Backend],
+    choice: ModelChoice,
+    store: TranscriptStore,
+    settings: Settings,
+    session_of: Callable[[Transcript], ChatSession],
+    transcript: Transcript | None,
+) -> ExitCode:
+    """Run the app on this terminal until the user leaves it."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the chat needs a terminal", hint='Use `artesian ask "..."` in scripts and pipes.')
+    # Here and not at the top: Textual takes half a second that `--help` need not wait.
+    from app.tui.app import ArtesianApp
+
+    app = ArtesianApp(
+        backend_factory=backend_factory,
+        choice=choice,
+        store=store,
+        settings=settings,
+        session_of=session_of,
+        transcript=transcript,
+    )
+    result = app.run(mouse=settings.mouse is not False)
+    return ExitCode.DONE if result is None and not app.return_code else ExitCode.FAILED
+
+
+def _session_maker(
+    choice: ModelChoice, settings: Settings, think: str | None, max_tokens: int | None
+) -> Callable[[Transcript], ChatSession]:
+    """Gives a conversation its defaults: the options, then the settings, then what the model's folder recommends.
+
+    Raises: SamplerSettingsError, ConfigError.
+    """
+    effort: Effort = parse_effort(think or settings.think or ("off" if choice.is_demo else "high"))
+    given: dict[str, Any] = settings.sampling()
+    sampling: SamplerSettings = replace(default_settings(choice.folder), **given)
+    require_valid(sampling)
+    most = max_tokens or settings.max_tokens
+
+    def make(transcript: Transcript) -> ChatSession:
+        return ChatSession(transcript, effort=effort, sampling=sampling, max_tokens=most)
+
+    return make
