@@ -166,11 +166,11 @@ def make_app() -> App:
     def launch(
         *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         debug: Annotated[bool, Parameter(help="Show the traceback of a failure.", show_default=False)] = False,
-    ) -> ExitCode:
+    ) -> int:
         if not tokens or (tokens[0].startswith("-") and tokens[0] not in _TOP_FLAGS):
             tokens = ("chat", *tokens)
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-        return result if isinstance(result, ExitCode) else ExitCode.DONE
+        return result if isinstance(result, int) else ExitCode.DONE
 
     return app
 
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _wrong_use(error)
     except (Exception, KeyboardInterrupt) as error:
         return _failed(error, debug="--debug" in words)
-    return int(code) if isinstance(code, ExitCode) else int(ExitCode.DONE)
+    return int(code) if isinstance(code, int) else int(ExitCode.DONE)
 
 
 def _prepare_streams() -> None:

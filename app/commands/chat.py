@@ -1,5 +1,6 @@
 """`artesian` without a command, and `artesian chat`: the chat itself."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,7 +40,7 @@ def run(
     chunk_tokens: Annotated[int | None, Parameter(help="Prompt tokens in one forward. [default: planned]")] = None,
     memory: Annotated[MemoryOptions | None, Parameter(name="*", group="Memory")] = None,
     reading: Annotated[ReadingOptions | None, Parameter(name="*", group="Reading")] = None,
-) -> ExitCode:
+) -> ExitCode | int:
     """Open the chat. It takes typing at once, while the model loads."""
     for name, value in {"think": think, "max_tokens": max_tokens, "chunk_tokens": chunk_tokens}.items():
         if value is not None and not RULES[name].accepts(value):
@@ -72,8 +73,8 @@ def open_chat(
     settings: Settings,
     session_of: Callable[[Transcript], ChatSession],
     transcript: Transcript | None,
-) -> ExitCode:
-    """Run the app on this terminal until the user leaves it."""
+) -> int:
+    """Run the app on this terminal until the user leaves it; the exit code, 128 and the number after a signal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the chat needs a terminal", hint='Use `artesian ask "..."` in scripts and pipes.')
     # Here and not at the top: Textual takes half a second that `--help` need not wait.
@@ -87,8 +88,18 @@ def open_chat(
         session_of=session_of,
         transcript=transcript,
     )
-    result = app.run(mouse=settings.mouse is not False)
-    return ExitCode.DONE if result is None and not app.return_code else ExitCode.FAILED
+    ended = False
+    try:
+        app.run(mouse=settings.mouse is not False)
+    finally:
+        ended = app.close()
+    code = app.return_code or 0
+    if not ended:
+        # A read that does not come back holds its thread, and the interpreter would wait for it or crash around it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _session_maker(

@@ -105,10 +105,14 @@ class ArtesianApp(ThemedApp):
         """A signal asked us to go: as quitting does, with the exit code shells expect."""
         self.exit(return_code=128 + number)
 
-    async def on_unmount(self) -> None:
-        """Stop the engine. What it wrote is in the transcript by then."""
-        await asyncio.to_thread(self.host.close)
+    def close(self) -> bool:
+        """Stop the engine and close the conversation, once the terminal is the user's again; whether it ended in time.
+
+        Stopping takes as long as a layer does, or as reading a library that is being loaded.
+        """
+        ended = self.host.close()
         self.chat.conversation.transcript.close()
+        return ended
 
     def _handle_exception(self, error: Exception) -> None:
         # Textual's own shows a page of frames with local variables, the conversation in them. The log has the frames.
