@@ -31,6 +31,8 @@ class Line:
     text: str
     share: float | None = None
     """Of its section, 0 to 1, for a bar; None where nothing is shared."""
+    note: str = ""
+    """More, where there is room for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,10 @@ def as_text(sections: Sequence[Section]) -> str:
     """The sections for line mode: no bars, no columns that need a wide screen."""
     blocks = []
     for section in sections:
-        lines = [section.title, *(f"  {line.name}: {line.text}" for line in section.lines)]
+        lines = [
+            section.title,
+            *(f"  {line.name}: {line.text}{f' ({line.note})' if line.note else ''}" for line in section.lines),
+        ]
         lines += [f"  {note}" for note in section.note.splitlines()]
         blocks.append("\n".join(lines))
     return "\n".join(blocks)

@@ -1,0 +1,86 @@
+"""The plan of a model for a screen: what lives where, the figures, what more would buy, and the speed in a sentence."""
+
+from app.model_choice import ModelChoice
+from app.paths import cache_dir, rates_file
+from app.plan_text import shown
+from app.planning import gather_facts, plan_for, profile_shares, read_model
+from app.rates import RateBook
+from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
+from app.report import format_bytes, format_seconds
+from app.sanitize import one_line
+from app.settings import Settings
+from app.turn_report import Line, Section
+from planner.explain import SAMPLE_PROMPT, Explanation, explain
+
+SAMPLE_ANSWER = 200
+"""Tokens of an answer of some paragraphs, which the expected time is given for."""
+
+
+def explain_choice(choice: ModelChoice, settings: Settings) -> Explanation:
+    """The plan for a model as the settings want it. Reads headers only; may take a second.
+
+    Raises: PlanError when it does not fit; ConfigError, StorageError, OSError, AppError for what cannot be read.
+    """
+    reading = make_reading(ReadingOptions(), settings, choice)
+    wishes = make_wishes(MemoryOptions(), settings, reading)
+    model = read_model(choice.folder, reading.splits)
+    facts = gather_facts((model.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
+    shares = profile_shares(model, None if choice.is_demo else cache_dir() / "usage")
+    planned = plan_for(facts, model.footprint, wishes, shares)
+    return explain(facts, model.footprint, planned.plan, wishes, planned.abilities, shares)
+
+
+def plan_sections(explanation: Explanation) -> list[Section]:
+    """What lives where, the figures, and what one more step would buy."""
+    sections = []
+    for place in explanation.places:
+        used = sum(row.n_bytes for row in place.rows)
+        title = f"{place.title}: {format_bytes(used)}"
+        if place.ceiling_bytes != used:
+            title += f" of {format_bytes(place.ceiling_bytes)}, never above"
+        lines = tuple(
+            Line(
+                name=one_line(row.label),
+                text=format_bytes(row.n_bytes),
+                share=row.n_bytes / place.ceiling_bytes if place.ceiling_bytes else None,
+                note=one_line(row.note),
+            )
+            for row in place.rows
+        )
+        sections.append(Section(title=one_line(title), lines=lines, note=one_line(place.note)))
+    figures = tuple(
+        Line(name=figure.label, text=f"{shown(figure)}{', ' if figure.note else ''}{one_line(figure.note)}")
+        for figure in explanation.figures
+    )
+    sections.append(Section(title="Figures", lines=figures, note=speed_sentence(explanation)))
+    said = [one_line(advice.sentence) for advice in explanation.advice]
+    said += [one_line(note) for note in explanation.notes]
+    if said:
+        sections.append(Section(title="What more would buy", lines=(), note="\n".join(said)))
+    return sections
+
+
+def speed_sentence(explanation: Explanation) -> str:
+    """In words, what to expect of the speed."""
+    tokens_s = explanation.answer.tokens_s
+    pace = next(word for least, word in _PACES if tokens_s >= least)
+    answer_s = SAMPLE_ANSWER / tokens_s if tokens_s > 0 else 0.0
+    return (
+        f"Expect about {_figure(tokens_s)} tokens a second once warm: {pace}. An answer of {SAMPLE_ANSWER} tokens takes "
+        f"about {format_seconds(answer_s)}, reading a prompt of {SAMPLE_PROMPT:,} tokens from a cold start "
+        f"{format_seconds(explanation.prompt.seconds)}."
+    )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+
+
+_PACES = (
+    (12.0, "faster than one reads"),
+    (5.0, "as fast as one reads"),
+    (2.0, "slower than one reads, faster than one types"),
+    (0.5, "about as fast as one types"),
+    (0.0, "something to come back to"),
+)
+"""From this many tokens a second on: people read 4 to 5 words, so 5 to 7 tokens, and type under one word a second."""
