@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from app.errors import TranscriptError, TranscriptMissing
+from app.logs import log
 from app.sanitize import one_line
 from app.transcripts.files import FileOps
 from app.transcripts.glance import glance
@@ -23,8 +24,17 @@ _ID_LENGTH = 10
 class TranscriptStore:
     """A folder of transcripts. It need not exist: it is made with the first message."""
 
-    def __init__(self, folder: Path, *, files: FileOps | None = None, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        index: Path | None = None,
+        files: FileOps | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """`index` is the file that makes searching fast; without one every transcript is read."""
         self.folder = folder
+        self._index = index
         self._files = files or FileOps()
         self._now = now
 
@@ -99,8 +109,19 @@ class TranscriptStore:
         return Trash(self.folder, self._files).bring_back(token)
 
     def search(self, text: str) -> Sequence[Hit]:
-        """The messages that have all the words of `text`."""
-        return scan(self._paths().values(), text, self._files)
+        """The messages that have all the words of `text`, the transcript changed last first; at most 200."""
+        paths = self._paths()
+        if self._index is not None:
+            # Here and not at the top: only searching needs SQLite, and a Python may come without it.
+            try:
+                from app.transcripts.index import IndexUnusable, search
+            except ImportError:
+                return scan(paths.values(), text, self._files)
+            try:
+                return search(self._index, self.folder, paths, text, self._files)
+            except IndexUnusable as error:
+                log.warning("transcripts are searched without an index: %s", error)
+        return scan(paths.values(), text, self._files)
 
     def _paths(self) -> dict[str, Path]:
         """The files by id."""

@@ -210,7 +210,7 @@ class Tree:
 
     def _take_node(self, record: Mapping[str, Any]) -> str:
         node_id, parent, wrong = record.get("id"), record.get("parent"), ""
-        if not isinstance(node_id, str) or not node_id or len(node_id) > 100:
+        if not (isinstance(node_id, str) and 0 < len(node_id) <= 100 and node_id.isascii() and node_id.isprintable()):
             raise ValueError("is a message without an id")
         if node_id in self._nodes:
             raise ValueError(f"has the id {node_id} of an earlier message")
