@@ -66,8 +66,8 @@ def speed_sentence(explanation: Explanation) -> str:
     pace = next(word for least, word in _PACES if tokens_s >= least)
     answer_s = SAMPLE_ANSWER / tokens_s if tokens_s > 0 else 0.0
     return (
-        f"Expect about {_figure(tokens_s)} tokens a second once warm: {pace}. An answer of {SAMPLE_ANSWER} tokens takes "
-        f"about {format_seconds(answer_s)}, reading a prompt of {SAMPLE_PROMPT:,} tokens from a cold start "
+        f"Expect about {_figure(tokens_s)} tokens a second once warm: {pace}. An answer of {SAMPLE_ANSWER} tokens "
+        f"takes about {format_seconds(answer_s)}, reading a prompt of {SAMPLE_PROMPT:,} tokens from a cold start "
         f"{format_seconds(explanation.prompt.seconds)}."
     )
 

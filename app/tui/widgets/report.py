@@ -1,4 +1,4 @@
-"""Sections of a report as text for a page: names, figures, bars where something is shared; two columns on a wide one."""
+"""Sections of a report as text for a page: names, figures, bars where something is shared; two columns where wide."""
 
 from collections.abc import Sequence
 from textwrap import wrap
