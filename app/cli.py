@@ -103,6 +103,12 @@ MIRRORS: dict[str, tuple[str, str]] = {
         "Every copy is read back from the drive before it counts. Ctrl+C stops after the block under way, and the same "
         "command goes on there, also after a crash.",
     ),
+    "split": (
+        "--to DIR [OPTIONS]",
+        "Move shards to another drive, where there is no room for copies.\n\n"
+        "Copied, read back and noted in the settings, and only then removed from the model's folder.",
+    ),
+    "join": ("DIR [OPTIONS]", "Move a split's shards back into the model's folder."),
     "check": (
         "DIR [OPTIONS]",
         "Compare a mirror's copies with what was copied.\n\nNames the first byte that differs.",

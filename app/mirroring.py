@@ -17,19 +17,22 @@ from app.rates import RateBook
 from app.reading import saved_folders
 from app.settings import Settings
 from app.settings_edit import edit_settings
+from planner.facts import ASSUMED_OTHER_BYTES_S
 from storage.checkpoint import refusal
 from storage.drives import DriveFacts, drive_of
 from storage.errors import BadManifest, StorageError, TargetRefused, shown
 from storage.fingerprint import fingerprint
-from storage.headers import ShardHeader
+from storage.headers import ShardHeader, read_header
 from storage.inspection import inspect
 from storage.inventory import Inventory
-from storage.mirroring.copying import Copier, CopyJob, CopyProgress
-from storage.mirroring.manifest import Kind, Manifest, read_manifest
+from storage.mirroring.copying import LOCK_NAME, Copier, CopyJob, CopyProgress
+from storage.mirroring.files import WRITE
+from storage.mirroring.manifest import Kind, Manifest, read_manifest, remove_manifest
 from storage.mirroring.measuring import measure_place
 from storage.mirroring.part import BLOCK_BYTES
 from storage.mirroring.places import LEAST_BYTES, Place, find_places, unmounted_above
-from storage.mirroring.proposal import Proposal, ShardUse, propose, reserve_bytes
+from storage.mirroring.proposal import Proposal, ShardUse, choose_split, propose, reserve_bytes
+from storage.mirroring.undoing import drop_sources, remove_copies
 
 _EXPERT = re.compile(r"layers\.(\d+)\.ffn\.experts\.(\d+)\.")
 FOLDER_NAME = "artesian-mirror"
@@ -119,6 +122,15 @@ class MirrorDesk:
     def places(self) -> tuple[Place, ...]:
         """Where copies could go, best first. Raises: DriveError."""
         return find_places(self.drives(), root=self._root, find_drive=self._find_drive, least_bytes=self._least_bytes)
+
+    def own_place(self) -> Place:
+        """The file system of the model's folder. Raises: TargetRefused when nothing can be written there."""
+        own = self._find_drive(self.choice.folder)
+        found = find_places(self.drives(), root=self._root, find_drive=self._find_drive, least_bytes=0)
+        for place in found:
+            if place.drive.mount_point == own.mount_point:
+                return place
+        raise TargetRefused(f"{shown(str(self.choice.folder))} is on a file system that cannot be written to")
 
     def rates(self) -> dict[str, float]:
         """What each of the model's drives gives: remembered, or assumed of its kind."""
@@ -225,6 +237,50 @@ class MirrorDesk:
         self._settings = edit_settings(self._settings_path, changes)
         return True
 
+    def choose_split(self, place: Place) -> tuple[str, ...]:
+        """The shards to move to a place so that both drives are busy equally long, of those in the model's folder."""
+        here = [use for use in self.uses if self.inventory.shards[use.shard].path.parent == self.choice.folder]
+        rates = self.rates()
+        own = self._find_drive(self.choice.folder).name
+        rate = rates.get(own, ASSUMED_OTHER_BYTES_S)
+        return choose_split(here, place, rate_bytes_s=rate, place_rate_bytes_s=self.rate_of(place) or rate)
+
+    def require_movable(self, shards: Sequence[str]) -> None:
+        """Check that shards can be moved: noted in the settings, and files of their own. Raises: UsageError."""
+        if not self.in_settings or self._settings_path is None:
+            raise UsageError(
+                "a split needs a model that the settings name: without its second folder it cannot be opened",
+                hint=f"Put `model = {str(self.choice.folder.resolve())!r}` into {self._settings_path} first.",
+            )
+        linked = next((s for s in shards if self.inventory.shards[s].path.is_symlink()), None)
+        if linked is not None:
+            raise UsageError(
+                f"{shown(linked)} is a link: what it points to belongs to something else",
+                hint="Make a mirror instead (`artesian mirror copy`); it works with links.",
+            )
+
+    def finish_split(self, target: Path, shards: Sequence[str]) -> int:
+        """Name the folder in the settings, then take away what was copied there; the bytes freed.
+
+        In this order, so that at every moment the settings lead to every shard. Raises: SettingsError; TargetRefused.
+        """
+        assert self._settings_path is not None, "require_movable comes first"
+        splits = [*(self._settings.split or ())]
+        if target.resolve() not in {Path(name).expanduser().resolve() for name in splits}:
+            self._settings = edit_settings(self._settings_path, {"split": [*splits, str(target.absolute())]})
+        return drop_sources([self.inventory.shards[shard].path for shard in shards], target)
+
+    def finish_join(self, folder: Path, shards: Sequence[str]) -> int:
+        """Take away a split folder's copies, which are back in the model's folder, and its place in the settings."""
+        back = {shard for shard in shards if self._is_whole(self.choice.folder / shard, shard)}
+        removed = remove_copies(folder, back.__contains__)
+        remove_manifest(self.choice.folder, WRITE)
+        (self.choice.folder / LOCK_NAME).unlink(missing_ok=True)
+        kept = [n for n in self._settings.split or () if Path(n).expanduser().resolve() != folder.resolve()]
+        if self._settings_path is not None and kept != [*(self._settings.split or ())]:
+            self._settings = edit_settings(self._settings_path, {"split": kept or None})
+        return removed.freed_bytes
+
     def states(self, extra: Sequence[Path] = ()) -> tuple[MirrorState, ...]:
         """The mirrors of the settings, those on every place, and `extra`, as they are now."""
         folders = {folder.resolve(): folder for folder in saved_folders(self._settings, self.choice)}
@@ -242,10 +298,15 @@ class MirrorDesk:
         record = self.inventory.shards.get(shard)
         return None if record is None else record.path
 
-    def has_own(self, shard: str) -> bool:
-        """Whether the model's folders hold a whole file of a shard."""
+    def has_other(self, shard: str, folder: Path) -> bool:
+        """Whether the model's folders besides `folder` hold a whole file of a shard: of its size, with its header."""
         record = self.inventory.shards.get(shard)
-        return record is not None and record.status == "complete" and record.path.is_file()
+        if record is None or shard not in self.headers:
+            return False
+        copy = folder / shard
+        others = (path for path in (record.path, *record.other_paths) if path.exists())
+        # A link to the copy is no other file, whatever folder it is in.
+        return any(self._is_whole(path, shard) for path in others if not (copy.exists() and path.samefile(copy)))
 
     def _state(self, folder: Path, in_settings: bool) -> MirrorState:
         problem, manifest, drive = "", None, ""
@@ -278,6 +339,13 @@ class MirrorDesk:
             in_settings=in_settings,
             problem=problem,
         )
+
+    def _is_whole(self, path: Path, shard: str) -> bool:
+        try:
+            header = read_header(path, shard)
+        except StorageError:
+            return False
+        return header.digest == self.headers[shard].digest and header.file_bytes == self.headers[shard].file_bytes
 
     def _recorded(self, folder: Path) -> Sequence[str]:
         try:

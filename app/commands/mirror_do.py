@@ -20,10 +20,12 @@ from app.stopping import StopKey
 from engine.errors import Stopped
 from storage.errors import DriveError, TargetRefused, shown
 from storage.mirroring.checking import CheckedShard, check_copies
-from storage.mirroring.copying import CopyProgress
-from storage.mirroring.manifest import Manifest, read_manifest
+from storage.mirroring.copying import CopyJob, CopyProgress
+from storage.mirroring.manifest import Kind, Manifest, read_manifest
+from storage.mirroring.places import Place
 from storage.mirroring.undoing import remove_copies, repair_blocks
 
+_GOES_ON = "copying was stopped; the same command goes on where it was"
 FolderArgument = Annotated[Path, Parameter(name="DIR", help="The mirror's folder.")]
 
 
@@ -60,28 +62,7 @@ def copy(
     wanted = tuple(shards) if shards else desk.propose(place, budget_bytes=limit).shards
     known = _manifest(target)
     jobs = desk.jobs([*dict.fromkeys([*(known.shards if known else ()), *wanted])] if not shards else wanted)
-    line = ProgressLine(sys.stderr)
-
-    def show(progress: CopyProgress) -> None:
-        what = f"{progress.phase} {one_line(progress.shard)},"
-        line.show(
-            WorkProgress(
-                what=what,
-                done_bytes=progress.done_bytes,
-                total_bytes=progress.total_bytes,
-                elapsed_s=progress.elapsed_s,
-            )
-        )
-        if stop.pressed():
-            copier.stop()
-
-    copier = desk.copier(target, place, reserve=kept_free, on_progress=show)
-    with StopKey() as stop:
-        try:
-            made = copier.run(jobs)
-        finally:
-            line.clear()
-        stopped = stop.pressed()
+    made, stopped = _copy(desk, target, place, jobs, kind="mirror", reserve=kept_free, may_stop=True)
     noted = desk.use(target) if made or known else False
     n_bytes = sum(desk.headers[shard].file_bytes for shard in made)
     if as_json:
@@ -97,7 +78,64 @@ def copy(
     elif not stopped:
         print("Everything that was to be copied is there already.")
     if stopped:
-        raise Stopped("copying was stopped; the same command goes on where it was")
+        raise Stopped(_GOES_ON)
+    return ExitCode.DONE
+
+
+def split(
+    *,
+    to: Annotated[Path, Parameter(help="Folder on another drive; made when it is not there.")],
+    model: ModelOption = None,
+    shards: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--shard", help="Move this shard; may be repeated. [default: so that both drives share the reads]"
+        ),
+    ] = None,
+    reserve: Annotated[
+        str | None, Parameter(help="What stays free on the drive. [default: a twentieth of it, at most 20GB]")
+    ] = None,
+    as_json: JsonOption = False,
+) -> ExitCode:
+    """Move shards to another drive: copied, read back, noted in the settings, and only then removed here.
+
+    Raises: UsageError; TargetRefused, NoSpace, MirrorBusy, NotVerified, WriteError; DriveError of the model's drive.
+    """
+    desk = make_desk(model, None)
+    target = to.expanduser().absolute()
+    place = desk.place_of(target)
+    if place.shares_with:
+        raise UsageError(f"{shown(str(target))} is on the model's own disk ({', '.join(place.shares_with)}): no gain")
+    wanted = tuple(shards) if shards else desk.choose_split(place)
+    jobs = desk.jobs(wanted)
+    desk.require_movable(wanted)
+    kept_free = None if reserve is None else parse_bytes(reserve, "--reserve")
+    _copy(desk, target, place, jobs, kind="split", reserve=kept_free)
+    freed = desk.finish_split(target, wanted)
+    if as_json:
+        print(envelope("mirror-split", {"target": str(target), "shards": list(wanted), "freed_bytes": freed}))
+    else:
+        print(f"Moved {_shards(len(wanted))}, {format_bytes(freed)}. `artesian mirror join` moves them back.")
+    return ExitCode.DONE
+
+
+def join(folder: FolderArgument, /, *, model: ModelOption = None, as_json: JsonOption = False) -> ExitCode:
+    """Move a split's shards back into the model's folder: copied, read back, and only then removed there.
+
+    Raises: as `split`.
+    """
+    desk = make_desk(model, None)
+    source = folder.expanduser().absolute()
+    manifest = _required(source)
+    if manifest.fingerprint != desk.fingerprint or manifest.kind != "split":
+        raise TargetRefused(f"{shown(str(source))} is no split of this model")
+    shards = tuple(manifest.shards)
+    _copy(desk, desk.choice.folder, desk.own_place(), desk.jobs(shards), kind="split", reserve=0)
+    freed = desk.finish_join(source, shards)
+    if as_json:
+        print(envelope("mirror-join", {"from": str(source), "shards": list(shards), "freed_bytes": freed}))
+    else:
+        print(f"Moved {_shards(len(shards))} back, {format_bytes(freed)}.")
     return ExitCode.DONE
 
 
@@ -185,7 +223,7 @@ def remove(
     desk = make_desk(model, split)
     target = folder.expanduser().absolute()
     _required(target)
-    removed = remove_copies(target, desk.has_own)
+    removed = remove_copies(target, lambda shard: desk.has_other(shard, target))
     was_set = desk.disuse(target)
     if as_json:
         print(envelope("mirror-remove", {
@@ -197,6 +235,49 @@ def remove(
         copies = f"{n_shards} cop{'y' if n_shards == 1 else 'ies'}"
         print(f"Removed {copies}, {format_bytes(removed.freed_bytes)} are free again.")
     return ExitCode.DONE
+
+
+def _copy(
+    desk: MirrorDesk,
+    target: Path,
+    place: Place,
+    jobs: Sequence[CopyJob],
+    *,
+    kind: Kind,
+    reserve: int | None,
+    may_stop: bool = False,
+) -> tuple[tuple[str, ...], bool]:
+    """Copy with a progress line; what was made, and whether the user stopped it.
+
+    Raises: Stopped unless `may_stop`.
+    """
+    line = ProgressLine(sys.stderr)
+
+    def show(progress: CopyProgress) -> None:
+        line.show(
+            WorkProgress(
+                what=f"{progress.phase} {one_line(progress.shard)},",
+                done_bytes=progress.done_bytes,
+                total_bytes=progress.total_bytes,
+                elapsed_s=progress.elapsed_s,
+            )
+        )
+        if stop.pressed():
+            copier.stop()
+
+    copier = desk.copier(target, place, kind=kind, reserve=reserve, on_progress=show)
+    with StopKey() as stop:
+        try:
+            made = copier.run(jobs)
+        finally:
+            line.clear()
+        if stop.pressed() and not may_stop:
+            raise Stopped(_GOES_ON)
+        return made, stop.pressed()
+
+
+def _shards(n: int) -> str:
+    return f"{n} shard{'' if n == 1 else 's'}"
 
 
 def _check(desk: MirrorDesk, target: Path, manifest: Manifest, *, everything: bool) -> Sequence[CheckedShard]:

@@ -129,7 +129,7 @@ def proposal_text(made: Proposal, desk: MirrorDesk) -> str:
     """One proposal, for a person."""
     place = made.place
     head = f"{one_line(str(desk.target_on(place)))}  ({one_line(place.drive.name)}, {place.kind})"
-    if made.why_not and (place.obstacle or not made.shards):
+    if made.why_not and (place.obstacle or place.shares_with or not made.shards):
         return f"{head}\n  {made.why_not}"
     n_shards = len(made.shards)
     lines = [

@@ -98,6 +98,25 @@ def propose(
     )
 
 
+def choose_split(
+    uses: Sequence[ShardUse], place: Place, *, rate_bytes_s: float, place_rate_bytes_s: float
+) -> tuple[str, ...]:
+    """The shards to move to `place` so that both drives are busy equally long: each serves what the other lacks.
+
+    Taken in the order of what is read most for its size while the place's part, its rate over the sum, is not passed
+    and they fit. A mirror gains the same and keeps a copy; a split is for where there is no room for one.
+    """
+    room = max(0, place.free_bytes - reserve_bytes(place))
+    part = place_rate_bytes_s / (rate_bytes_s + place_rate_bytes_s)
+    chosen, share = [], 0.0
+    for use in sorted(uses, key=lambda use: (-use.read_share / max(use.file_bytes, 1), use.shard)):
+        if use.read_share > 0 and share + use.read_share <= part + 1e-9 and use.file_bytes <= room:
+            chosen.append(use.shard)
+            share += use.read_share
+            room -= use.file_bytes
+    return tuple(chosen)
+
+
 def gain_of(rate: float, second: float, share: float) -> float:
     """How many times faster reads get when a drive of rate `second` can serve `share` of what one of `rate` reads.
 

@@ -101,7 +101,7 @@ def remove_copies(
     if only is not None:
         raise TargetRefused(
             f"{shown(only)} in {shown(str(folder))} is the only one there is: it is not removed",
-            hint="Copy it back into the model's folder first: `artesian mirror copy --to` that folder.",
+            hint="`artesian mirror join` moves it back to the model's folder.",
         )
     freed = 0
     with locked(folder, writes):
@@ -119,6 +119,31 @@ def remove_copies(
     if not manifest.shards and not any(folder.iterdir()):
         folder.rmdir()
     return Removed(shards=tuple(wanted), freed_bytes=freed)
+
+
+def drop_sources(sources: Sequence[Path], copies: Path, *, writes: WriteCalls = WRITE) -> int:
+    """Take away the files that were copied whole into the folder `copies`, which is on record; the bytes freed.
+
+    Nothing is removed unless all of it can be: every source is a file of its own, not a link, and its copy is there at
+    full size and on record. Raises: TargetRefused; WriteError.
+    """
+    manifest = read_manifest(copies)
+    for source in sources:
+        known = None if manifest is None else manifest.shards.get(source.name)
+        if known is None or _bytes_on_drive(copies / source.name) != known.file_bytes:
+            raise TargetRefused(f"{shown(source.name)} has no verified copy in {shown(str(copies))}: it stays")
+        if source.is_symlink() or not source.is_file():
+            raise TargetRefused(
+                f"{shown(str(source))} is a link: what it points to belongs to something else, and stays",
+                hint="Split a folder that holds the files themselves; a mirror works with links.",
+            )
+    freed = 0
+    for source in sources:
+        freed += _bytes_on_drive(source)
+        _unlink(source, writes)
+    for folder in {source.parent for source in sources}:
+        checked(lambda folder=folder: writes.sync_folder(folder), folder, "write")  # type: ignore[misc]
+    return freed
 
 
 def _leftovers(folder: Path, writes: WriteCalls) -> int:

@@ -1,0 +1,330 @@
+"""`artesian mirror` from the first look to an answer from the copy, on folders with a made-up device table.
+
+The tables stand in for loop devices, which most places where tests run do not permit: the model lies on disk a,
+"second" on disk b, "bound" on a volume over disk a, and "small" on disk c.
+"""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from app.commands import mirror_do, mirror_look
+from app.mirroring import MirrorDesk, expert_uses
+from app.model_choice import choose_model
+from app.paths import rates_file, settings_file
+from app.rates import RateBook
+from app.settings import load_settings
+from storage.drives import DriveFacts
+from storage.inspection import inspect
+from storage.mirroring.files import WRITE, WriteCalls
+from storage.mirroring.part import part_path
+
+Output = pytest.CaptureFixture[str]
+Run = Callable[..., int]
+
+_TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
+_SHARD = "model-00004-of-00016.safetensors"
+_DISKS = {"first": "a", "second": "b", "bound": "a", "small": "c"}
+
+
+def make_root(tmp_path: Path) -> Path:
+    """The file systems of `_DISKS` as folders, and the mount table that lists them."""
+    root = tmp_path / "root"
+    (root / "proc/self").mkdir(parents=True)
+    (root / "etc").mkdir()
+    lines = []
+    for number, name in enumerate(_DISKS):
+        (tmp_path / name).mkdir()
+        lines.append(f"2{number} 1 259:{number} / {tmp_path / name} rw - ext4 /dev/{name} rw")
+    (root / "proc/self/mountinfo").write_text("\n".join(lines) + "\n")
+    (root / "etc/fstab").write_text(f"UUID=9 {tmp_path}/unplugged ext4 defaults 0 2\n")
+    return root
+
+
+def drive_finder(tmp_path: Path) -> Callable[[Path], DriveFacts]:
+    """The drive of any path below `tmp_path`."""
+
+    def find(path: Path) -> DriveFacts:
+        name = next(name for name in _DISKS if (tmp_path / name) in (path.resolve(), *path.resolve().parents))
+        return DriveFacts(
+            disks=frozenset(_DISKS[name]), kind="nvme", fs_type="ext4", mount_point=str(tmp_path / name), source="",
+            model="", logical_block_bytes=512, physical_block_bytes=4096,
+        )  # fmt: skip
+
+    return find
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """tiny-a on disk a, named in the settings, with the device table in force for every command."""
+    root = make_root(tmp_path)
+    folder = tmp_path / "first" / "tiny"
+    shutil.copytree(_TINY, folder)
+    settings_file().parent.mkdir(parents=True)
+    settings_file().write_text(f'# mine\nmodel = "{folder}"\n')
+
+    def desk(model: str | None, split: Any) -> MirrorDesk:
+        settings = load_settings(settings_file())
+        return MirrorDesk(
+            choose_model(model, settings), settings, RateBook(rates_file()), settings_path=settings_file(),
+            splits=split, find_drive=drive_finder(tmp_path), root=root, least_bytes=0, block_bytes=100_000,
+        )  # fmt: skip
+
+    for module in (mirror_do, mirror_look):
+        monkeypatch.setattr(module, "make_desk", desk)
+    return folder
+
+
+def answer_json(capsys: Output, *arguments: str) -> Any:
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["data"]
+
+
+def tokens(capsys: Output, model: Path, *arguments: str) -> list[int]:
+    """What the model draws, greedily, read as the settings and the arguments say."""
+    capsys.readouterr()
+    assert (
+        main(["ask", "hi", "--raw", "--ids", "--temperature", "0", "--max-tokens", "6", "--slots", "4", *arguments])
+        == 0
+    )
+    return [int(word) for word in capsys.readouterr().out.split()]
+
+
+def test_a_scan_tells_other_disks_from_the_models_own(model: Path, tmp_path: Path, capsys: Output) -> None:
+    found = answer_json(capsys, "mirror", "scan")
+    assert {Path(one["folder"]).name: one["shares_disks_with_model"] for one in found} == {
+        "second": [], "small": [], "first": ["a"], "bound": ["a"],
+    }  # fmt: skip
+    assert all(one["rate_bytes_s"] is None for one in found)
+    assert main(["mirror", "scan"]) == 0
+    assert "the model's own disk: no more speed" in capsys.readouterr().out
+
+
+def test_a_proposal_copies_the_expert_shards_and_no_table(model: Path, capsys: Output) -> None:
+    RateBook(rates_file())  # nothing was measured: the gain is not known
+    (second,) = [
+        one for one in answer_json(capsys, "mirror", "propose") if one["target"].endswith("second/artesian-mirror-tiny")
+    ]
+    # tiny-a keeps its eight layers in shards 3 to 10; the embedding, the head, the stages and the tables are not read.
+    assert sorted(second["shards"]) == [f"model-{n:05d}-of-00016.safetensors" for n in range(3, 11)]
+    assert (second["gain"], second["read_share"], second["whole"]) == (None, pytest.approx(1.0), True)
+    book = RateBook(rates_file())
+    book.note_drive("a", 2e9)
+    book.note_drive("b", 1e9)
+    book.save()
+    (second,) = [
+        one for one in answer_json(capsys, "mirror", "propose") if one["target"].endswith("second/artesian-mirror-tiny")
+    ]
+    assert second["gain"] == pytest.approx(1.5)  # 2 and 1 GB/s side by side
+    (bound,) = [one for one in answer_json(capsys, "mirror", "propose") if "/bound/" in one["target"]]
+    assert bound["gain"] == 1.0 and "same disk" in bound["why_not"]
+
+
+def test_the_profile_decides_what_a_small_budget_buys(model: Path) -> None:
+    headers = {s: r.header for s, r in inspect(model).shards.items() if r.header is not None}
+    even = {use.shard: use.read_share for use in expert_uses(headers, {})}
+    assert sum(even.values()) == pytest.approx(1.0)
+    n_experts = 32
+    hot = {use.shard: use.read_share for use in expert_uses(headers, {0: [1.0] + [0.0] * (n_experts - 1)})}
+    # Each layer has the same traffic, whatever its experts: a profile of one layer moves nothing between shards here.
+    assert hot == pytest.approx(even, rel=1e-6)
+
+
+def test_from_copy_to_answer_to_damage_to_repair_to_removal(model: Path, tmp_path: Path, capsys: Output) -> None:
+    plain = tokens(capsys, model)
+    target = tmp_path / "second" / "mirror"
+    made = answer_json(capsys, "mirror", "copy", "--to", str(target))
+    assert len(made["shards"]) == 8 and made["in_settings"]
+    assert settings_file().read_text() == f'# mine\nmodel = "{model}"\nmirror = ["{target}"]\n'
+    weights = ["--drive-weight", f"{model}=1", "--drive-weight", f"{target}=1"]
+    assert tokens(capsys, model, *weights) == plain
+
+    assert main(["mirror", "check", str(target), "--all"]) == 0
+    assert main(["mirror", "status"]) == 0
+    damage(target / _SHARD, 150_000)
+    assert main(["mirror", "check", str(target), "--all"]) == 4
+    assert "byte 150,000 is" in capsys.readouterr().out
+    assert main(["mirror", "repair", str(target)]) == 0
+    assert (target / _SHARD).read_bytes() == (model / _SHARD).read_bytes()
+
+    damage(target / _SHARD, 20)  # in the header: refused at start, by name, and the answer stays
+    capsys.readouterr()
+    assert tokens(capsys, model, *weights) == plain
+    (target / _SHARD).unlink()  # and gone: the others still serve
+    assert main(["mirror", "status"]) == 1
+    assert "missing or cut" in capsys.readouterr().out
+    assert tokens(capsys, model, *weights) == plain
+    assert main(["mirror", "copy", "--to", str(target)]) == 0
+    assert (target / _SHARD).read_bytes() == (model / _SHARD).read_bytes()
+
+    assert main(["mirror", "remove", str(target)]) == 0
+    assert not target.exists() and settings_file().read_text() == f'# mine\nmodel = "{model}"\n'
+    assert tokens(capsys, model) == plain
+
+
+def damage(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        value = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([value ^ 1]))
+
+
+def test_a_full_disk_in_mid_copy_stops_cleanly_and_goes_on_later(
+    model: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "second" / "mirror"
+    written = 0
+
+    def pwrite(self: WriteCalls, fd: int, data: memoryview, offset: int) -> int:
+        nonlocal written
+        written += len(data)
+        if written > 1_200_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwrite(fd, data, offset)
+
+    with monkeypatch.context() as full:
+        full.setattr(type(WRITE), "pwrite", pwrite)
+        assert main(["mirror", "copy", "--to", str(target)]) == 3
+    err = capsys.readouterr().err
+    assert "No space left on device" in err and "can be resumed" in err
+    whole = sorted(path.name for path in target.glob("*.safetensors"))
+    assert len(whole) == 1 and all((target / name).read_bytes() == (model / name).read_bytes() for name in whole)
+    assert len(answer_json(capsys, "mirror", "copy", "--to", str(target))["shards"]) == 7
+    assert len(list(target.glob("*.safetensors"))) == 8
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from app.cli import main
+from storage.mirroring.files import WriteCalls
+from tests.app import test_mirror as t
+n = 0
+def sync_data(self, fd):
+    global n
+    n += 1
+    if n == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+WriteCalls.sync_data = sync_data
+tmp_path, model, target = map(Path, sys.argv[1:])
+from app.commands import mirror_do
+from app.mirroring import MirrorDesk
+from app.model_choice import choose_model
+from app.rates import RateBook
+from app.settings import Settings
+mirror_do.make_desk = lambda m, s: MirrorDesk(
+    choose_model(str(model), Settings()), Settings(), RateBook(None), find_drive=t.drive_finder(tmp_path),
+    root=tmp_path / "root", least_bytes=0, block_bytes=100_000)
+main(["mirror", "copy", "--to", str(target)])
+"""
+
+
+def test_killed_in_mid_copy_the_same_command_goes_on(model: Path, tmp_path: Path, capsys: Output) -> None:
+    target = tmp_path / "second" / "mirror"
+    command = [sys.executable, "-c", _KILLED, str(tmp_path), str(model), str(target)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert list(target.glob("*.safetensors")) == []
+    (part,) = target.glob(".*.artesian-part")
+    shard = part.name[1 : -len(".artesian-part")]
+    assert part == part_path(target, shard) and part.stat().st_size >= 500_000
+    assert len(answer_json(capsys, "mirror", "copy", "--to", str(target))["shards"]) == 8
+    assert list(target.glob(".*.artesian-part")) == []
+    assert main(["mirror", "check", str(target), "--all"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "said"),
+    [
+        ("bound/mirror", 2, "is on the model's own disk (a)"),
+        ("first/tiny", 2, "is the model's own folder"),
+        ("unplugged/mirror", 2, "whose drive is not mounted"),
+    ],
+)
+def test_where_no_copy_should_go_is_refused_with_the_reason(
+    model: Path, tmp_path: Path, capsys: Output, to: str, code: int, said: str
+) -> None:
+    assert main(["mirror", "copy", "--to", str(tmp_path / to)]) == code
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "unplugged").exists() and not (tmp_path / "bound/mirror").exists()
+
+
+def test_the_same_disk_is_copied_to_on_request(model: Path, tmp_path: Path, capsys: Output) -> None:
+    target = tmp_path / "bound" / "mirror"
+    assert main(["mirror", "copy", "--to", str(target), "--same-disk", "--shard", _SHARD]) == 0
+    assert [path.name for path in target.glob("*.safetensors")] == [_SHARD]
+    assert main(["mirror", "copy", "--to", str(target), "--same-disk", "--shard", "nothing"]) == 2
+    assert "the model has no shard nothing" in capsys.readouterr().err
+
+
+def test_a_budget_of_two_shards_copies_two(model: Path, tmp_path: Path, capsys: Output) -> None:
+    size = max((model / f"model-{n:05d}-of-00016.safetensors").stat().st_size for n in range(3, 11))
+    made = answer_json(capsys, "mirror", "copy", "--to", str(tmp_path / "small/m"), "--budget", str(2 * size))
+    assert len(made["shards"]) == 2
+
+
+def test_a_split_moves_half_of_the_reads_and_a_join_brings_them_back(
+    model: Path, tmp_path: Path, capsys: Output
+) -> None:
+    plain = tokens(capsys, model)
+    before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    target = tmp_path / "second" / "more"
+    made = answer_json(capsys, "mirror", "split", "--to", str(target))
+    # Rates are not known, so both drives count alike: 4 of the 8 layers' shards, which are of one size each.
+    assert len(made["shards"]) == 4
+    for name in made["shards"]:
+        assert not (model / name).exists() and (target / name).read_bytes() == before[name]
+    assert settings_file().read_text() == f'# mine\nmodel = "{model}"\nsplit = ["{target}"]\n'
+    assert tokens(capsys, model) == plain
+    assert main(["mirror", "remove", str(target)]) == 2
+    assert "is the only one there is" in capsys.readouterr().err
+    answer_json(capsys, "mirror", "join", str(target))
+    assert {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
+    assert not target.exists() and settings_file().read_text() == f'# mine\nmodel = "{model}"\n'
+    assert tokens(capsys, model) == plain
+
+
+def test_a_copy_that_the_model_links_to_is_the_only_one_there_is(model: Path, tmp_path: Path, capsys: Output) -> None:
+    target = tmp_path / "second" / "mirror"
+    answer_json(capsys, "mirror", "copy", "--to", str(target))
+    (model / _SHARD).unlink()
+    (model / _SHARD).symlink_to(target / _SHARD)
+    assert main(["mirror", "remove", str(target)]) == 2
+    assert "is the only one there is" in capsys.readouterr().err and (target / _SHARD).exists()
+
+
+def test_links_are_not_split(model: Path, tmp_path: Path, capsys: Output) -> None:
+    real = tmp_path / "first" / "blob"
+    (model / _SHARD).rename(real)
+    (model / _SHARD).symlink_to(real)
+    assert main(["mirror", "split", "--to", str(tmp_path / "second/more"), "--shard", _SHARD]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert real.exists() and not (tmp_path / "second/more").exists()
+
+
+def test_a_model_that_no_settings_name_is_not_split(model: Path, tmp_path: Path, capsys: Output) -> None:
+    settings_file().unlink()
+    assert main(["mirror", "split", "--to", str(tmp_path / "second/more"), "--model", str(model)]) == 2
+    assert "the settings name" in capsys.readouterr().err
+    assert len(list(model.glob("*.safetensors"))) == 16
+
+
+def test_a_mirror_made_by_hand_is_known_and_not_removed(model: Path, tmp_path: Path, capsys: Output) -> None:
+    mirror = tmp_path / "second" / "by-hand"
+    mirror.mkdir()
+    shutil.copy(model / _SHARD, mirror / _SHARD)
+    (state,) = answer_json(capsys, "mirror", "status", str(mirror))
+    assert state["shards"] == [_SHARD] and not state["in_settings"]
+    assert main(["mirror", "remove", str(mirror)]) == 2
+    assert (mirror / _SHARD).exists()
