@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-Scope = Literal["global", "chat", "turn", "panel", "transcripts", "settings"]
+Scope = Literal["global", "chat", "turn", "panel", "transcripts", "settings", "models"]
 """Where the key is heard: everywhere; on the chat screen; on a turn that has the focus; on every screen above the chat;
-in the list of transcripts; in that of the settings."""
+in the list of transcripts; in that of the settings; in that of models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +234,15 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         id="unset_setting", title="Unset the setting", scope="settings", keys=("d", "delete"),
         help="Takes the setting out of the file, so that its default is in force.",
+    ),
+    # in the list of models
+    Action(
+        id="use_model", title="Use this model", scope="models", keys=("enter",),
+        help="Loads it now, and at every start from now on.",
+    ),
+    Action(
+        id="name_folder", title="Name another folder", scope="models", keys=("f",),
+        help="Asks for the folder of a checkpoint and checks it.",
     ),
 )  # fmt: skip
 """In the order in which help shows them."""

@@ -12,6 +12,7 @@ _HEARD_TOGETHER: tuple[tuple[Scope, ...], ...] = (
     ("global", "chat", "turn"),
     ("global", "panel", "transcripts"),
     ("global", "panel", "settings"),
+    ("global", "panel", "models"),
 )
 """Scopes whose keys are heard in the same place, so that one key cannot have two meanings there."""
 _SIGNS = {

@@ -33,6 +33,10 @@ class Context(Protocol):
         """Show another conversation in the chat."""
         ...
 
+    def reopen(self, choice: ModelChoice) -> None:
+        """Use another model from now on."""
+        ...
+
     def take_theme(self, name: str) -> None:
         """Change the theme."""
         ...

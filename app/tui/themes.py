@@ -29,7 +29,7 @@ _DARK = Theme(
     variables={
         "block-cursor-background": "#2c4a57",
         "block-cursor-foreground": "#f0f4f6",
-        "block-cursor-text-style": "bold",
+        "block-cursor-text-style": "none",
         "border": "#6cb6cc",
         "border-blurred": "#2a343d",
         "footer-key-foreground": "#6cb6cc",
@@ -53,7 +53,7 @@ _LIGHT = Theme(
     variables={
         "block-cursor-background": "#bfdbe4",
         "block-cursor-foreground": "#10202a",
-        "block-cursor-text-style": "bold",
+        "block-cursor-text-style": "none",
         "border": "#1b6a86",
         "border-blurred": "#c4cccf",
         "footer-key-foreground": "#1b6a86",

@@ -19,6 +19,7 @@ _SCOPE_TITLES: dict[Scope, str] = {
     "turn": "On a block of the conversation; by its slash name on the last one",
     "transcripts": "In the list of transcripts",
     "settings": "In the list of settings",
+    "models": "In the list of models",
     "panel": "On this screen",
     "global": "Everywhere",
 }

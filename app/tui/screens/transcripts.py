@@ -236,9 +236,9 @@ def _entry(item: Listed) -> Content:
     if item.n_hits > 1:
         facts.append(f"{item.n_hits:,} places")
     lines = [
-        Content(f" {one_line(info.title) or 'no title'}"),
-        Content.styled(f"   {' | '.join(facts)}", MUTED),
+        Content(f"{one_line(info.title) or 'no title'}"),
+        Content.styled(f"  {' | '.join(facts)}", MUTED),
     ]
     if item.snippet:
-        lines.append(Content.styled(f"   {one_line(item.snippet)}", MUTED))
+        lines.append(Content.styled(f"  {one_line(item.snippet)}", MUTED))
     return Content("\n").join(lines)

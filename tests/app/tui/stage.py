@@ -64,6 +64,11 @@ class Stage(ThemedApp):
         """Note it."""
         self.done.append((action_id, argument))
 
+    def reopen(self, choice: ModelChoice) -> None:
+        """Note it."""
+        self.choice = choice
+        self.opened.append(str(choice.folder))
+
     def open_transcript(self, transcript_id: str) -> None:
         """Note it."""
         self.opened.append(transcript_id)

@@ -1,0 +1,150 @@
+"""Choosing a model, and the first thing a new user sees: what was found, whether it is whole, and how fast it will be.
+
+Folders are looked through and headers read in a thread; what is found appears as it is judged.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on, work
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
+
+from app import paths
+from app.actions import Scope
+from app.errors import AppError
+from app.find_models import Found, find_checkpoints, judge, usual_places
+from app.model_choice import ModelChoice
+from app.sanitize import one_line, visible
+from app.settings_edit import edit_settings
+from app.tui.action_bindings import bindings_of
+from app.tui.context import context
+from app.tui.screens.confirm import AskScreen
+from app.tui.screens.panel import PanelScreen
+from app.tui.widgets.page import MUTED
+
+_DEMO_SAID = "A tiny model that knows only Artesian's help, to try the chat with. It is not DeepSeek."
+
+
+class ModelScreen(PanelScreen):
+    """The checkpoints on this machine, and the demo."""
+
+    HEADING = "Models"
+    ACTION_SCOPES: ClassVar[tuple[Scope, ...]] = ("global", "panel", "models")
+    KEYS: ClassVar = (("use_model", "use it"), ("name_folder", "another folder"), ("close", "back"), ("help", "keys"))
+    BINDINGS: ClassVar[list[BindingType]] = bindings_of("models")
+    AUTO_FOCUS = ".panel-list"
+
+    def __init__(self, places: list[Path] | None = None) -> None:
+        """None looks in the usual places."""
+        super().__init__()
+        self._places = places
+        self._found: list[Found] = []
+
+    def body(self) -> Iterable[Widget]:
+        """A word on what this is, and the list."""
+        yield Static(classes="panel-note", markup=False)
+        yield OptionList(classes="panel-list wraps", markup=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Look around."""
+        self._show(is_done=False)
+        self._look()
+
+    @work(thread=True, exclusive=True, exit_on_error=False)
+    def _look(self) -> None:
+        worker = get_current_worker()
+        settings = context(self.app).settings
+        places = self._places if self._places is not None else usual_places(settings, Path.home())
+        for folder in find_checkpoints(places, lambda: worker.is_cancelled):
+            if folder.resolve() == paths.demo_folder().resolve():
+                continue
+            found = judge(folder, settings)
+            if worker.is_cancelled:
+                return
+            self.app.call_from_thread(self._add, found)
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self._show, is_done=True)
+
+    def _add(self, found: Found) -> None:
+        self._found.append(found)
+        self._show(is_done=False)
+
+    def _show(self, *, is_done: bool) -> None:
+        if not self.is_mounted:
+            return
+        choice = context(self.app).choice
+        options = self.query_one(OptionList)
+        at = options.highlighted or 0
+        entries = [_entry(one_line(str(f.folder)), [f.said, f.speed], _same(f.folder, choice)) for f in self._found]
+        entries.append(_entry("The bundled demo", [_DEMO_SAID], choice.is_demo))
+        options.clear_options()
+        options.add_options([Option(entry) for entry in entries])
+        options.highlighted = min(at, len(entries) - 1)
+        n_found = len(self._found)
+        said = f"{n_found} checkpoint{'' if n_found == 1 else 's'} found." if is_done else "Looking for checkpoints..."
+        if is_done and not n_found:
+            said = "No checkpoint was found in the settings, the hub's cache, ~/models or the drives. f names a folder."
+        self.query_one(".panel-note", Static).update(said)
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_use_model()
+
+    def action_use_model(self) -> None:
+        """Use the marked one from now on, and remember it."""
+        at = self.query_one(OptionList).highlighted
+        if at is None:
+            return
+        if at < len(self._found):
+            self._use(self._found[at].folder)
+        else:
+            self._use(None)
+
+    def action_name_folder(self) -> None:
+        """Ask for a folder, and judge it."""
+
+        def check(text: str) -> str:
+            folder = Path(text.strip()).expanduser()
+            return "" if text.strip() and folder.is_dir() else "There is no such folder."
+
+        def answered(text: str | None) -> None:
+            if text is not None:
+                self._judge(Path(text.strip()).expanduser())
+
+        details = "The folder that holds config.json and the .safetensors files."
+        self.app.push_screen(AskScreen("Folder of a checkpoint", details=details, check=check), answered)
+
+    @work(thread=True, exit_on_error=False)
+    def _judge(self, folder: Path) -> None:
+        found = judge(folder, context(self.app).settings)
+        self.app.call_from_thread(self._add, found)
+
+    def _use(self, folder: Path | None) -> None:
+        app = context(self.app)
+        try:
+            app.settings = edit_settings(paths.settings_file(), {"model": None if folder is None else str(folder)})
+        except (AppError, OSError) as error:
+            self.notify(visible(f"It is used, but not remembered: {error}"), severity="warning", markup=False)
+        if folder is None:
+            choice = ModelChoice(folder=paths.demo_folder(), origin="demo", is_demo=True)
+        else:
+            choice = ModelChoice(folder=folder, origin="settings", is_demo=False)
+        self.dismiss()
+        app.reopen(choice)
+
+
+def _same(folder: Path, choice: ModelChoice) -> bool:
+    return folder.resolve() == choice.folder.resolve()
+
+
+def _entry(name: str, said: list[str], in_use: bool) -> Content:
+    lines = [Content.assemble((name, "bold"), "  (in use)" if in_use else "")]
+    lines += [Content.styled(line, MUTED) for line in said if line]
+    return Content("\n").join(lines)
