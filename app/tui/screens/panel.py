@@ -21,7 +21,7 @@ class PanelScreen(Screen[None]):
     """Base of those screens. The chat below goes on."""
 
     CSS_PATH = "panel.tcss"
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (60, "-normal")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-normal")]  # noqa: RUF012 - Textual's own declaration
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("panel")
     ACTION_SCOPES: ClassVar[tuple[Scope, ...]] = ("global", "panel")
     HEADING: ClassVar[str] = ""

@@ -26,7 +26,8 @@ from app.tui.screens.panel import PanelScreen
 from app.tui.widgets.page import MUTED
 
 if TYPE_CHECKING:
-    from app.transcripts import TranscriptInfo
+    from app.transcripts.records import TranscriptInfo
+    from app.transcripts.search import Hit
 
 SEARCH_AFTER_S = 0.15
 """A search begins this long after the last key."""
@@ -214,11 +215,11 @@ class TranscriptsScreen(PanelScreen):
         note.display = bool(text)
 
 
-def _found(infos: "Sequence[TranscriptInfo]", text: str, hits: Sequence[object]) -> list[Listed]:
+def _found(infos: "Sequence[TranscriptInfo]", text: str, hits: "Sequence[Hit]") -> list[Listed]:
     """The conversations with a hit, or with the text in the title, in the order of `infos`."""
     by_id: dict[str, list[str]] = {}
     for hit in hits:
-        by_id.setdefault(hit.transcript, []).append(hit.snippet)  # type: ignore[attr-defined]
+        by_id.setdefault(hit.transcript, []).append(hit.snippet)
     wanted = text.casefold()
     found = []
     for info in infos:
