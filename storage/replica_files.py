@@ -1,15 +1,19 @@
 """The open files behind a `ReplicaSet`, for the batch reader: which `DirectFile`, on which drive, serves an extent."""
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from storage.batch import Replica
 from storage.copies import Copy
 from storage.direct import DirectFile, IoMode, IoPath
-from storage.errors import DriveError, StorageError
+from storage.errors import CopyDiffers, DriveError, StorageError, shown
 from storage.extents import Extent
+from storage.headers import LENGTH_BYTES, ShardHeader
+from storage.reader import open_shard
 from storage.replicas import ReplicaSet
 from storage.syscalls import SYSTEM, Syscalls
 
@@ -30,9 +34,16 @@ class OpenCopy:
 class ReplicaFiles:
     """Every copy of a replica set, open; what `BatchReader` asks. Closing it closes the files."""
 
-    def __init__(self, replicas: ReplicaSet, files: Mapping[Copy, DirectFile]) -> None:
-        """Take over `files`, which `close` closes. Made by `open`."""
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        files: Mapping[Copy, DirectFile],
+        reopen: Callable[[Path], DirectFile],
+    ) -> None:
+        """Take over `files`, which `close` closes; `reopen` opens one of them anew. Made by `open`."""
         self.replicas = replicas
+        self._reopen = reopen
+        self._retired: list[DirectFile] = []
         self._files = dict(files)
         self._copies = {copy.path: copy for copy in files}
         self._open = {copy: OpenCopy(copy=copy, file=file) for copy, file in files.items()}
@@ -51,12 +62,16 @@ class ReplicaFiles:
 
         Raises: DriveError, DirectReadsRefused for the checkpoint's own files; MissingShard.
         """
+
+        def reopen(path: Path) -> DirectFile:
+            return DirectFile.open(path, io, system=system, on_fallback=on_fallback)
+
         files: dict[Copy, DirectFile] = {}
         try:
             for shard in shards:
                 for copy in replicas.copies(shard):
                     try:
-                        files[copy] = DirectFile.open(copy.path, io, system=system, on_fallback=on_fallback)
+                        files[copy] = reopen(copy.path)
                     except StorageError as error:
                         if copy.role != "mirror":
                             raise
@@ -66,7 +81,7 @@ class ReplicaFiles:
             for file in files.values():
                 file.close()
             raise
-        return cls(replicas, files)
+        return cls(replicas, files, reopen)
 
     @property
     def block_bytes(self) -> int:
@@ -95,6 +110,28 @@ class ReplicaFiles:
         """Note that a read failed there, see `ReplicaSet.demote`."""
         self.replicas.demote(self._copies[replica.file.path], error)
 
+    def take_back(self, drive: str, headers: Mapping[str, ShardHeader]) -> StorageError | None:
+        """Read a demoted drive again if each of its files can be opened anew and still is the shard; else why not.
+
+        What is checked is the size and every byte of the header. From one thread at a time, beside running reads: a
+        file that is replaced is closed with the others, since a read may still be in it.
+        """
+        fresh: dict[Copy, DirectFile] = {}
+        try:
+            for copy in [copy for copy in self._files if copy.drive == drive]:
+                fresh[copy] = self._reopen(copy.path)
+                _require_same(fresh[copy], headers[copy.shard], self.block_bytes)
+        except StorageError as error:
+            for file in fresh.values():
+                file.close()
+            return error
+        for copy, file in fresh.items():
+            self._retired.append(self._files[copy])
+            self._files[copy] = file
+            self._open[copy] = OpenCopy(copy=copy, file=file)
+        self.replicas.restore(drive)
+        return None
+
     def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:
         """Add reads to a drive's figures, see `ReplicaSet.record`."""
         self.replicas.record(drive, n_bytes=n_bytes, n_reads=n_reads, busy_s=busy_s, queue_s=queue_s)
@@ -103,6 +140,8 @@ class ReplicaFiles:
         """Close the files. No read may be in flight; a second call does nothing."""
         while self._files:
             self._files.popitem()[1].close()
+        while self._retired:
+            self._retired.pop().close()
 
     def __enter__(self) -> Self:
         return self
@@ -111,3 +150,18 @@ class ReplicaFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _require_same(file: DirectFile, header: ShardHeader, block_bytes: int) -> None:
+    """Raises: CopyDiffers when a file that was opened anew is not the shard, or cannot be read as it was before."""
+    shard = open_shard(file.path, header.shard, file.system, expected_bytes=header.file_bytes)
+    try:
+        front = bytearray(LENGTH_BYTES + header.header_bytes)
+        shard.forget(0, len(front))  # what the cache holds of it is from before
+        shard.read_exactly(memoryview(front), 0)
+    finally:
+        shard.close()
+    if hashlib.sha256(front).digest() != header.digest or block_bytes % file.block_bytes:
+        raise CopyDiffers(
+            f"{shown(str(file.path))} is not the file it was", shard=header.shard, hint="Start again to have it judged."
+        )

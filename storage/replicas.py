@@ -167,6 +167,18 @@ class ReplicaSet:
             self._on_demotion(demotion)
         return demotion
 
+    def restore(self, drive: str) -> None:
+        """Read a demoted drive and all its files again: they were checked. Its next failure demotes it anew."""
+        with self._lock:
+            self._reads[drive] = replace(self._reads[drive], demoted=False)
+            mine = {copy.path for some in self._copies.values() for copy in some if copy.drive == drive}
+            self._failed -= mine
+
+    def demoted(self) -> tuple[str, ...]:
+        """The drives that are demoted now."""
+        with self._lock:
+            return tuple(drive for drive in self.drives if self._reads[drive].demoted)
+
     def withdraw(self, copy: Copy) -> None:
         """Never read `copy`, a mirror's, again: it cannot be opened, or its payload is not the shard's."""
         assert copy.role == "mirror", copy

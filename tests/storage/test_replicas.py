@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from storage.batch import BatchReader, ReadRequest, Replicas
 from storage.checkpoint import Checkpoint
 from storage.copies import find_copies
 from storage.drives import DriveFacts
+from storage.errors import DriveError
 from storage.extents import Extent
 from storage.inspection import inspect
 from storage.mirrorcheck import sample_blocks, verify_mirror
@@ -516,3 +518,57 @@ def test_a_mirror_that_cannot_be_opened_is_withdrawn_and_the_checkpoints_own_fil
     (model / NAMES[1]).unlink()
     with pytest.raises(errors.DriveError):
         ReplicaFiles.open(replicas, NAMES)
+
+
+# A drive that comes back
+
+
+def _reads_of(files: ReplicaFiles, n: int = 200) -> Counter[str]:
+    extent = Extent(shard=NAMES[0], offset=100, length=8)
+    return Counter(one.drive for key in range(n) if (one := files.choose(key, extent, ())) is not None)
+
+
+def test_a_drive_that_answers_again_is_read_again_after_its_files_were_checked(model: Path, mirror: Path) -> None:
+    system = failing(errno.EIO, *(str(mirror / name) for name in NAMES))
+    system.armed = False
+    with (
+        Checkpoint.open(model, mirrors=[mirror], find_drive=EACH_ITS_OWN) as checkpoint,
+        ReplicaFiles.open(checkpoint.replicas, NAMES, "buffered", system=system) as files,
+    ):
+        lost = DriveError.of(OSError(errno.EIO, "gone"), mirror / NAMES[0], 0)
+        files.demote(next(one for one in map(_opened(files), range(50)) if one.drive == B), lost)
+        assert set(_reads_of(files)) == {A} and checkpoint.replicas.demoted() == (B,)
+        system.armed = True
+        assert isinstance(files.take_back(B, checkpoint.headers), DriveError)  # not back yet
+        assert set(_reads_of(files)) == {A}
+        system.armed = False
+        assert files.take_back(B, checkpoint.headers) is None
+        assert set(_reads_of(files)) == {A, B} and checkpoint.replicas.demoted() == ()
+        # And once more: it is not forgiven for ever.
+        assert checkpoint.replicas.demote(checkpoint.replicas.copies(NAMES[0])[1], lost) is not None
+
+
+@pytest.mark.parametrize("change", ["header", "cut", "gone"])
+def test_a_drive_that_comes_back_with_another_file_stays_out(model: Path, mirror: Path, change: str) -> None:
+    with (
+        Checkpoint.open(model, mirrors=[mirror], find_drive=EACH_ITS_OWN) as checkpoint,
+        ReplicaFiles.open(checkpoint.replicas, NAMES, "buffered") as files,
+    ):
+        copy = checkpoint.replicas.copies(NAMES[0])[1]
+        checkpoint.replicas.demote(copy, DriveError.of(OSError(errno.EIO, "gone"), copy.path, 0))
+        match change:
+            case "header":
+                with (mirror / NAMES[2]).open("r+b") as file:
+                    file.seek(20)
+                    file.write(b"~")
+            case "cut":
+                os.truncate(mirror / NAMES[2], 50)
+            case "gone":
+                (mirror / NAMES[2]).unlink()
+        error = files.take_back(B, checkpoint.headers)
+        assert error is not None and NAMES[2] in str(error)
+        assert set(_reads_of(files)) == {A}
+
+
+def _opened(files: ReplicaFiles) -> Callable[[int], Any]:
+    return lambda key: files.choose(key, Extent(shard=NAMES[0], offset=100, length=8), ())
