@@ -37,6 +37,15 @@ class FileOps:
         """Write at the end; how many bytes were taken."""
         return os.write(fd, data)
 
+    def write_all(self, fd: int, data: bytes) -> None:
+        """Write all of it at the end."""
+        n_taken = self.write(fd, data)
+        while n_taken < len(data):
+            n_more = self.write(fd, data[n_taken:])
+            if n_more <= 0:
+                raise OSError(errno.EIO, "the drive takes no bytes")
+            n_taken += n_more
+
     def read(self, fd: int, n_bytes: int, offset: int) -> bytes:
         """Up to `n_bytes` from `offset`."""
         return os.pread(fd, n_bytes, offset)

@@ -29,6 +29,7 @@ class Journal:
         problem: Why the newest lines are not saved, as the system says it, or None.
         held_elsewhere: Whether another window has the file; then nothing may be appended.
         has_locks: Whether this file system can tell two windows apart.
+        closed: Whether the file was given back.
     """
 
     def __init__(self, path: Path, files: FileOps, *, first_line: bytes) -> None:
@@ -37,6 +38,7 @@ class Journal:
         self.problem: OSError | None = None
         self.held_elsewhere = False
         self.has_locks = True
+        self.closed = False
         self._files = files
         self._first_line = first_line
         self._fd: int | None = None
@@ -95,15 +97,18 @@ class Journal:
         return self._flush(sync=True) if self.n_unsaved else True
 
     def close(self) -> None:
-        """Save what can be saved and give the file back. Safe to call twice."""
+        """Save what can be saved and give the file back. Safe to call twice; nothing is written afterwards."""
         if not self.held_elsewhere:
             self.retry()
         if self._fd is not None:
             self._files.close(self._fd)
             self._fd = None
+        self.closed = True
 
     def _flush(self, sync: bool) -> bool:
         try:
+            if self.closed:
+                raise OSError(errno.EBADF, "it was closed", str(self.path))
             fd = self._ready()
             if self._loose:
                 self._drop_loose(fd)
@@ -136,7 +141,7 @@ class Journal:
         fd = self._files.open(hidden, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             if copy_of is None:
-                self._write_all(fd, self._first_line)
+                self._files.write_all(fd, self._first_line)
             else:
                 self._copy(copy_of, fd)
             self._files.sync(fd)
@@ -184,7 +189,7 @@ class Journal:
             block = self._files.read(source, min(_COPY_BYTES, self._end - offset), offset)
             if not block:
                 raise OSError(errno.EIO, "the deleted file is shorter than it was", str(self.path))
-            self._write_all(target, block)
+            self._files.write_all(target, block)
             offset += len(block)
 
     def _drop_loose(self, fd: int) -> None:
@@ -198,19 +203,11 @@ class Journal:
         if self._needs_break and self._end == self._synced_end:
             data = b"\n" + data
         self._loose = True
-        self._write_all(fd, data)
+        self._files.write_all(fd, data)
         self._loose = False
         self._end += len(data)
         self._unsynced += self._pending
         self._pending = []
-
-    def _write_all(self, fd: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            n_taken = self._files.write(fd, bytes(view) if len(view) < len(data) else data)
-            if n_taken <= 0:
-                raise OSError(errno.EIO, "the drive took no bytes", str(self.path))
-            view = view[n_taken:]
 
     def _sync(self, fd: int) -> None:
         try:

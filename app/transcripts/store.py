@@ -1,16 +1,22 @@
 """The folder of all transcripts: list, make, open, search, delete and bring back. Its files are the truth."""
 
+import contextlib
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from app.errors import TranscriptError, TranscriptMissing
 from app.logs import log
+from app.paths import cache_dir, transcripts_dir
 from app.sanitize import one_line
 from app.transcripts.files import FileOps
 from app.transcripts.glance import glance
+from app.transcripts.holder import holder_of
+from app.transcripts.journal import Journal
 from app.transcripts.records import TranscriptInfo
 from app.transcripts.search import Hit, scan
 from app.transcripts.transcript import SUFFIX, Transcript, utc_now
@@ -19,6 +25,7 @@ from app.transcripts.trash import Trash
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 """Without the letters and digits that are read as each other."""
 _ID_LENGTH = 10
+_COPY_BYTES = 1 << 20
 
 
 class TranscriptStore:
@@ -37,16 +44,20 @@ class TranscriptStore:
         self._index = index
         self._files = files or FileOps()
         self._now = now
+        self._opened: WeakValueDictionary[Path, Transcript] = WeakValueDictionary()
 
     def list(self) -> Sequence[TranscriptInfo]:
-        """Every transcript that can be read, the one changed last first. Raises: OSError when the folder cannot be."""
+        """Every transcript that can be read, the one changed last first.
+
+        What was deleted long ago is deleted for good on this occasion. Raises: OSError when the folder cannot be read.
+        """
         infos = [info for path in self._paths().values() if (info := glance(path, self._files)) is not None]
+        Trash(self.folder, self._files).purge(self._now())
         return sorted(infos, key=lambda info: (info.updated, info.id), reverse=True)
 
     def create(self) -> Transcript:
         """A new conversation. Its file is made with the first thing there is to save."""
-        name = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
-        return Transcript(self.folder / f"{name}{SUFFIX}", self._files, exists=False, now=self._now)
+        return self._kept(Transcript(self.folder / f"{_fresh_id()}{SUFFIX}", self._files, exists=False, now=self._now))
 
     def open(self, transcript_id: str) -> Transcript:
         """The transcript with this id or beginning of an id; only to be read while another window has it.
@@ -55,7 +66,7 @@ class TranscriptStore:
         """
         path = self.path_of(transcript_id)
         try:
-            return Transcript(path, self._files, exists=True, now=self._now)
+            return self._kept(Transcript(path, self._files, exists=True, now=self._now))
         except OSError as error:
             raise TranscriptError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -86,20 +97,49 @@ class TranscriptStore:
 
     def rename(self, transcript_id: str, title: str) -> None:
         """Give it a title, on the drive when this returns. Raises: as `open`; TranscriptError when it is not saved."""
-        with self.open(transcript_id) as transcript:
+        mine = self._mine(self.path_of(transcript_id))
+        with contextlib.nullcontext(mine) if mine is not None else self.open(transcript_id) as transcript:
             transcript.rename(title)
             if transcript.problem is not None:
                 raise TranscriptError(transcript.problem)
 
+    def copy(self, transcript_id: str) -> Transcript:
+        """A new transcript with the messages of another one, also of one that another window has. Raises: as `open`."""
+        path = self.path_of(transcript_id)
+        target = self.folder / f"{_fresh_id()}{SUFFIX}"
+        hidden = target.with_name(f".{target.name}.new")
+        try:
+            with contextlib.closing(Journal.open(path, self._files, first_line=b"")) as source:
+                fd = self._files.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                try:
+                    for offset in range(0, source.size(), _COPY_BYTES):
+                        self._files.write_all(fd, source.read(_COPY_BYTES, offset))
+                    self._files.sync(fd)
+                finally:
+                    self._files.close(fd)
+            self._files.rename(hidden, target)
+            self._files.sync_folder(self.folder)
+        except OSError as error:
+            raise TranscriptError(f"{path}: cannot be copied: {error.strerror or error}") from error
+        return self.open(target.stem)
+
     def delete(self, transcript_id: str) -> str:
-        """Take a transcript away for `trash.KEPT`; the token for `undo`.
+        """Take a transcript away for `trash.KEPT`, and for good what has been away for longer; the token for `undo`.
 
         Raises: TranscriptMissing; TranscriptError when it is open in a window, or the drive refuses.
         """
-        with self.open(transcript_id) as transcript:
-            if transcript.held_elsewhere:
-                raise TranscriptError(transcript.read_only, hint="Close it there first.")
-            return Trash(self.folder, self._files).put(transcript.path_on_disk, self._now())
+        path, trash = self.path_of(transcript_id), Trash(self.folder, self._files)
+        if self._mine(path) is not None:
+            raise TranscriptError("This conversation is open here.", hint="Begin or open another one first.")
+        try:
+            journal = Journal.open(path, self._files, first_line=b"")
+        except OSError as error:
+            raise TranscriptError(f"{path}: cannot be opened: {error.strerror or error}") from error
+        with contextlib.closing(journal):
+            if journal.held_elsewhere:
+                raise TranscriptError(f"{holder_of(path)} has this conversation open.", hint="Close it there first.")
+            trash.purge(self._now())
+            return trash.put(path, self._now())
 
     def undo(self, token: str | None = None) -> str:
         """Bring a deleted transcript back, by token or id, or the one deleted last; its id.
@@ -123,6 +163,15 @@ class TranscriptStore:
                 log.warning("transcripts are searched without an index: %s", error)
         return scan(paths.values(), text, self._files)
 
+    def _kept(self, transcript: Transcript) -> Transcript:
+        self._opened[transcript.path_on_disk] = transcript
+        return transcript
+
+    def _mine(self, path: Path) -> Transcript | None:
+        """The transcript that this process has open on a file."""
+        mine = self._opened.get(path)
+        return None if mine is None or mine.closed or mine.read_only else mine
+
     def _paths(self) -> dict[str, Path]:
         """The files by id."""
         try:
@@ -130,6 +179,15 @@ class TranscriptStore:
         except FileNotFoundError:
             return {}
         return {path.stem: path for path in found}
+
+
+def user_store() -> TranscriptStore:
+    """The transcripts of whoever runs Artesian."""
+    return TranscriptStore(transcripts_dir(), index=cache_dir() / "transcripts.sqlite")
+
+
+def _fresh_id() -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
 
 
 def _changed_ns(path: Path) -> int:

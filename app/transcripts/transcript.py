@@ -126,6 +126,11 @@ class Transcript:
         """Whether the file system can keep two windows from writing this file at once."""
         return self._journal.has_locks
 
+    @property
+    def closed(self) -> bool:
+        """Whether its file was given back; what is written afterwards stays in memory."""
+        return self._journal.closed
+
     def node(self, node_id: str) -> Node:
         """A message. Raises: KeyError."""
         with self.lock:
