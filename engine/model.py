@@ -215,7 +215,7 @@ class Model:
         trace: Trace | None,
     ) -> Result:
         config, numerics, ids, clock = self.config, self.numerics, step.ids, self.clock
-        h = self._embed(ids).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [T, m, D]
+        h = self._embed(ids, should_stop).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [T, m, D]
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
         targets: list[Tensor] = []
@@ -226,7 +226,7 @@ class Model:
             n_bytes = self._bytes[layer]
             clock.lap("other")
             if block.engram is not None:
-                weight, scale = tickets[layer].collect()
+                weight, scale = tickets[layer].collect(_checking(should_stop))
                 looked_up = expand_collected(weight, scale, layer, rows[layer])  # [T, C*de]
                 h = engram(h, looked_up, block.engram, config, numerics)
                 clock.lap("engram", n_bytes.engram)
@@ -263,9 +263,9 @@ class Model:
         clock.lap("head", self._head_bytes)
         return result
 
-    def _embed(self, ids: Sequence[int]) -> Tensor:
+    def _embed(self, ids: Sequence[int], should_stop: ShouldStop = never) -> Tensor:
         """Embedding rows [T, D]: a row read, the table is not resident."""
-        (raw,) = self.streams.embedding.issue(ids).collect()  # [T, row bytes]
+        (raw,) = self.streams.embedding.issue(ids).collect(_checking(should_stop))  # [T, row bytes]
         dtype = _FLOAT[self.checkpoint.tensors["embed.weight"].dtype]
         return torch.from_numpy(raw).view(dtype).to(torch.float32)
 
@@ -274,7 +274,8 @@ class Model:
 
         def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
             clock.lap("dense")
-            with closing(self.streams.experts.waves(layer, experts, phase=rule)) as coming:
+            check = _checking(should_stop)
+            with closing(self.streams.experts.waves(layer, experts, phase=rule, check=check)) as coming:
                 for wave in coming:
                     if should_stop():
                         raise Stopped("the forward was stopped")
@@ -288,7 +289,8 @@ class Model:
     def _draft_head(self, weights: HeadWeights, output: Matrix) -> DraftHead:
         def waves_of(layer: int, should_stop: ShouldStop) -> ExpertWaves:
             def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
-                with closing(self.streams.experts.waves(layer, experts, phase="decode")) as coming:
+                check = _checking(should_stop)
+                with closing(self.streams.experts.waves(layer, experts, phase="decode", check=check)) as coming:
                     for wave in coming:
                         if should_stop():
                             raise Stopped("the draft was stopped")
@@ -297,7 +299,16 @@ class Model:
             return waves
 
         freq = self._freq[True]
-        return DraftHead(self.config, self.numerics, weights, freq, embed=self._embed, waves=waves_of, output=output, clock=self.clock)
+        return DraftHead(
+            self.config,
+            self.numerics,
+            weights,
+            freq,
+            embed=self._embed,
+            waves=waves_of,
+            output=output,
+            clock=self.clock,
+        )
 
     @staticmethod
     def _record(trace: Trace, step: Step, layer: int, routing: Routing, h: Tensor) -> None:
@@ -320,6 +331,16 @@ class _BlockBytes(NamedTuple):
     def of(cls, block: BlockWeights) -> "_BlockBytes":
         parts = (block.mix_attention, block.mix_ffn, block.ffn)
         return cls(stored_bytes(block.engram), stored_bytes(block.attention), sum(map(stored_bytes, parts)))
+
+
+def _checking(should_stop: ShouldStop) -> Callable[[], None]:
+    """Raises Stopped when asked to: for whoever waits for a drive, which may take its time."""
+
+    def check() -> None:
+        if should_stop():
+            raise Stopped("the forward was stopped")
+
+    return check
 
 
 _FLOAT = {"BF16": torch.bfloat16, "F32": torch.float32}

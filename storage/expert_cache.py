@@ -14,6 +14,7 @@ from storage.expert_layout import ExpertLayout
 from storage.ids import ExpertId
 from storage.loader import Loader, Reader
 from storage.policy import DEFAULT_POLICY
+from storage.ticket import CHECK_S, Check, no_check
 from storage.waves import WAVE_EXPERTS, ExpertSlots, Phase, Place, StepPlan, WavePlan
 
 Observer = Callable[[int, Sequence[int], Phase], None]
@@ -21,7 +22,6 @@ Observer = Callable[[int, Sequence[int], Phase], None]
 
 _WARM_IN_FLIGHT = 2
 """One warm-up being read and one queued behind it; more would only have to be waited for when a turn begins."""
-_STOP_CHECK_S = 0.02
 
 
 T = TypeVar("T")
@@ -137,12 +137,14 @@ class ExpertCache(Generic[T]):
         """The most memory the slots can ever use."""
         return self._loader.ceiling_bytes
 
-    def waves(self, layer: int, experts: Sequence[int], *, phase: Phase) -> Generator[Wave[T], None, None]:
+    def waves(
+        self, layer: int, experts: Sequence[int], *, phase: Phase, check: Check = no_check
+    ) -> Generator[Wave[T], None, None]:
         """The experts a step of `layer` needs, each once, in waves; reads for the next are in flight while one is used.
 
         Experts asked for first are preferred when not all can stay. A decode step that fits into the slots is one wave.
         Asking for another request ends an unfinished one; closing the generator takes back the reads that have not
-        begun.
+        begun. So does what `check` raises, which is looked at while reads are waited for.
 
         Raises: StorageError when a read failed on every replica. The slots stay usable, and the next request reads
         again.
@@ -154,7 +156,7 @@ class ExpertCache(Generic[T]):
         stats, room = self._stats[layer], self._slots.room(layer)
         if phase == "decode" and len(distinct) > room:
             self._note_split(stats, len(distinct), room)
-        self._open = self._walk(stats, self._slots.plan(layer, distinct, phase))
+        self._open = self._walk(stats, self._slots.plan(layer, distinct, phase), check)
         return self._open
 
     def warm(self, wanted: Mapping[int, Sequence[int]], should_stop: Callable[[], bool]) -> int:
@@ -224,19 +226,19 @@ class ExpertCache(Generic[T]):
             self._open.close()
             self._open = None
 
-    def _walk(self, stats: LayerStats, plan: StepPlan) -> Generator[Wave[T], None, None]:
+    def _walk(self, stats: LayerStats, plan: StepPlan, check: Check) -> Generator[Wave[T], None, None]:
         self._loader.reap()
         in_hand: list[WavePlan] = []
         try:
             while plan.n_left or in_hand:
                 if not in_hand and not self._take(plan, stats, in_hand):
-                    self._loader.drain()  # every slot is held by a read that somebody stopped waiting for
+                    self._loader.drain(check)  # every slot is held by a read that somebody stopped waiting for
                     self._take(plan, stats, in_hand)
                 # Their reads queue behind those of the wave that is waited for.
                 while len(in_hand) <= self.waves_ahead and self._take(plan, stats, in_hand):
                     pass
                 wave = in_hand[0]
-                wait_s = self._finish(wave, stats)
+                wait_s = self._finish(wave, stats, check)
                 yield Wave(
                     tuple(Resident(key.expert, self._loader.content(key, at)) for key, at in wave.members()),
                     wait_s,
@@ -263,13 +265,13 @@ class ExpertCache(Generic[T]):
         self._loader.start(wave.missing)
         return True
 
-    def _finish(self, wave: WavePlan, stats: LayerStats) -> float:
+    def _finish(self, wave: WavePlan, stats: LayerStats, check: Check) -> float:
         """Wait for a wave's reads; how long."""
         begun = time.perf_counter()
         waited_s = 0.0
         try:
             for key, _ in (*wave.coming, *wave.missing):
-                self._loader.wait(key)
+                self._loader.wait_checking(key, check)
         finally:
             waited_s = time.perf_counter() - begun
             stats.wait_s += waited_s
@@ -288,7 +290,7 @@ class ExpertCache(Generic[T]):
     def _finish_warm(self, under_way: list[ExpertId], should_stop: Callable[[], bool]) -> bool:
         """Wait for the oldest warm-up read; False when stopped before it had ended."""
         key = under_way[0]
-        while not self._loader.wait(key, _STOP_CHECK_S):
+        while not self._loader.wait(key, CHECK_S):
             if should_stop():
                 return False
         del under_way[0]

@@ -16,6 +16,7 @@ from storage.extents import align
 from storage.ids import ExpertId, SlotIndex
 from storage.slots import SlotTable
 from storage.syscalls import PAGE_BYTES
+from storage.ticket import CHECK_S, Check, no_check
 from storage.waves import ExpertSlots, Place
 
 T = TypeVar("T")
@@ -117,6 +118,14 @@ class Loader(Generic[T]):
         """Somebody waits for a warm-up read now."""
         self._reads[key].ticket.promote()
 
+    def wait_checking(self, key: ExpertId, check: Check) -> None:
+        """Wait for an expert under way, however long, but look at `check` fifty times a second.
+
+        Raises: as `wait`; what `check` raises, and the read then goes on with nobody waiting.
+        """
+        while not self.wait(key, None if check is no_check else CHECK_S):
+            check()
+
     def wait(self, key: ExpertId, timeout_s: float | None = None) -> bool:
         """Wait for an expert under way; its slot is then ready. False when `timeout_s` was too short.
 
@@ -145,12 +154,15 @@ class Loader(Generic[T]):
         for key in [key for key, read in self._reads.items() if read.ticket.done]:
             self._settle(key)
 
-    def drain(self) -> None:
-        """Take back what has not begun, wait for the rest: nothing is under way afterwards."""
+    def drain(self, check: Check = no_check) -> None:
+        """Take back what has not begun, wait for the rest: nothing is under way afterwards.
+
+        Raises: what `check` raises; some is under way then.
+        """
         for key in self._reads:
             self.leave(key)
         for key in list(self._reads):
-            self._settle(key)
+            self._settle(key, check)
 
     def close(self) -> None:
         """Drain, and give the memory back. A second call does nothing."""
@@ -177,9 +189,9 @@ class Loader(Generic[T]):
             for extent, start, _ in placements
         ]
 
-    def _settle(self, key: ExpertId) -> None:
+    def _settle(self, key: ExpertId, check: Check = no_check) -> None:
         try:
-            self.wait(key)
+            self.wait_checking(key, check)
         except StorageError:
             return
 

@@ -24,6 +24,7 @@ from storage.ids import SlotIndex
 from storage.loader import Reader
 from storage.policy import POLICIES, Policy
 from storage.syscalls import PAGE_BYTES
+from storage.ticket import Check, no_check
 
 DEFAULT_CACHE_ROWS = 65_536
 ROW_POLICY = "s3fifo"
@@ -150,10 +151,11 @@ class RowTicket:
         for _ in range(_BATCHES_IN_FLIGHT):
             self._submit_next()
 
-    def collect(self) -> tuple[NDArray[np.uint8], ...]:
+    def collect(self, check: Check = no_check) -> tuple[NDArray[np.uint8], ...]:
         """Wait for the rows. Per tensor: [n ids, row bytes] uint8, in the order of the ids that were asked for.
 
-        Raises: StorageError when a read failed on every replica; nothing of this ticket enters the cache then.
+        Raises: StorageError when a read failed on every replica, and what `check` raises, which is looked at while
+            reads are waited for; nothing of this ticket enters the cache then.
         """
         assert not self._collected, "a ticket is collected once"
         self._collected = True
@@ -161,7 +163,7 @@ class RowTicket:
         try:
             while self._under_way:
                 batch = self._under_way[0]
-                batch.ticket.wait()
+                batch.ticket.wait_checking(check)
                 del self._under_way[0]
                 self._submit_next()
                 for rows, staging, starts in zip(self._rows, batch.staging, batch.starts, strict=True):

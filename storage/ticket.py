@@ -5,6 +5,7 @@ last of them has ended, and not before.
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -64,6 +65,17 @@ class DriveStats:
     """Reads that failed there, whether another replica had the bytes or not."""
 
 
+Check = Callable[[], None]
+"""Called again and again while something is waited for; what it raises ends the wait, and the reads go on alone."""
+
+CHECK_S = 0.02
+"""How long a wait goes on before it is looked whether somebody stopped it."""
+
+
+def no_check() -> None:
+    """Nothing ends the wait."""
+
+
 class Ticket:
     """The reads of one `submit`."""
 
@@ -92,6 +104,14 @@ class Ticket:
         if self._error is not None:
             raise self._error
         return True
+
+    def wait_checking(self, check: Check) -> None:
+        """Wait until every read has ended, however long, but look at `check` fifty times a second.
+
+        Raises: as `wait`; what `check` raises.
+        """
+        while not self.wait(None if check is no_check else CHECK_S):
+            check()
 
     def cancel(self) -> int:
         """Take back the reads that have not begun; returns how many. The others still have to be waited for."""
