@@ -3,6 +3,7 @@
 Both `artesian plan` and the run come through here, so a dry run and a real one cannot disagree.
 """
 
+import gc
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from app.backends.observing import profile_file
 from app.machine import find_gpus, may_have_gpu
 from app.rates import RateBook
-from engine.config import ModelConfig, load_config
+from engine.config import LoadedConfig, ModelConfig, load_config
 from engine.inventory import expected_tensors
 from planner.errors import MissingParts
 from planner.facts import (
@@ -69,15 +70,25 @@ def read_model(path: Path, splits: Sequence[Path] = ()) -> Model:
     is_file = path.is_file()
     loaded = load_config(path.parent, config=path) if is_file else load_config(path)
     folder = path.parent if is_file else path
-    outline = read_outline(() if is_file else (folder, *splits))
+    # A hundred thousand small objects that all stay: looking among them for garbage took a third of the time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _read_model(folder, loaded, read_outline(() if is_file else (folder, *splits)))
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _read_model(folder: Path, loaded: LoadedConfig, outline: Outline) -> Model:
     config = loaded.config
     note = ""
     try:
-        sizes = footprint(config, (TensorPlace(*tensor) for tensor in outline.tensors()))
+        sizes = footprint(config, outline.tensors())
     except MissingParts:
-        found = {tensor.name for tensor in outline.tensors()}
-        rest = [place for place in expected_places(config) if place.name not in found]
-        sizes = footprint(config, [*(TensorPlace(*tensor) for tensor in outline.tensors()), *rest])
+        found = {name for name, *_ in outline.tensors()}
+        rest = [place for place in expected_places(config) if place[0] not in found]
+        sizes = footprint(config, [*outline.tensors(), *rest])
         note = f"{len(found):,} tensors are known by their headers; the sizes of {len(rest):,} follow from the config."
     return Model(folder=folder, sources=loaded.sources, footprint=sizes, outline=outline, note=note)
 
@@ -89,7 +100,7 @@ def expected_places(config: ModelConfig) -> Iterable[TensorPlace]:
     for name in sorted(expected, key=lambda name: (-DTYPE_BITS[expected[name].dtype], expected[name].dtype, name)):
         tensor = expected[name]
         end = offset + prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8
-        yield TensorPlace(name, tensor.dtype, len(tensor.shape), "", offset, end)
+        yield name, tensor.dtype, len(tensor.shape), "", offset, end
         offset = end
 
 

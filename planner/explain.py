@@ -139,7 +139,7 @@ def _places(facts: MachineFacts, footprint: Footprint, plan: Plan) -> tuple[Plac
         Row(
             label="experts",
             n_bytes=footprint.experts_bytes,
-            note=f"{footprint.expert_bytes / 1e6:.1f} MB each, {in_memory:,} of them in memory",
+            note=f"{gb(footprint.expert_bytes)} each, {in_memory:,} of them in memory",
         ),
         Row(label="engram, embedding", n_bytes=footprint.tables_bytes, note="read row by row"),
     )

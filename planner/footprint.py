@@ -6,9 +6,9 @@ against what the engine takes.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from engine.config import ModelConfig
 from planner.errors import MissingParts
@@ -36,16 +36,9 @@ READING_BYTES = 64_000_000
 _LAYER = re.compile(r"(layers|mtp)\.(\d+)\.(.+)")
 
 
-class TensorPlace(NamedTuple):
-    """One tensor of a header."""
-
-    name: str
-    dtype: str
-    n_dims: int
-    shard: str
-    begin: int
-    """Offset in the file, or any offset that tells what lies next to what."""
-    end: int
+TensorPlace = tuple[str, str, int, str, int, int]
+"""One tensor of a header: name, dtype, dimensions, shard, first byte and end, offsets that tell what lies next to what.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +158,10 @@ def places(tensors: Mapping[str, TensorEntry]) -> Iterable[TensorPlace]:
     """The tensors of an opened checkpoint."""
     for entry in tensors.values():
         extent = entry.extent
-        yield TensorPlace(entry.name, entry.dtype, len(entry.shape), extent.shard, extent.offset, extent.end)
+        yield entry.name, entry.dtype, len(entry.shape), extent.shard, extent.offset, extent.end
+
+
+_Extents = list[tuple[str, int, int]]
 
 
 def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
@@ -175,14 +171,13 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
     """
     layers = [Weights()] * config.n_layers
     head = draft = Weights()
-    experts: dict[str, list[tuple[str, int, int]]] = {}
+    experts: defaultdict[str, _Extents] = defaultdict(list)
     tables_bytes = n_tensors = embedding_row_bytes = row_bytes = 0
     draft_roles: set[str] = set()
     for name, dtype, n_dims, shard, begin, end in tensors:
         n_tensors += 1
-        prefix, dot, rest = name.partition(".ffn.experts.")
-        if dot:
-            experts.setdefault(f"{prefix}.{rest.partition('.')[0]}", []).append((shard, begin, end))
+        if ".ffn.experts." in name:
+            experts[name.rsplit(".", 2)[0]].append((shard, begin, end))
             continue
         if name == "embed.weight":
             tables_bytes += end - begin
@@ -220,9 +215,6 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
     )
 
 
-_Extents = list[tuple[str, int, int]]
-
-
 def _weights(dtype: str, n_dims: int, n_bytes: int) -> Weights:
     """A resident tensor: vectors stored as bf16 are kept as float32, everything else as stored."""
     if dtype in ("F8_E4M3", "F8_E8M0"):
@@ -256,7 +248,7 @@ def _require(
         f"layers.{layer}.ffn.experts.{expert}"
         for layer in range(config.n_layers)
         for expert in range(config.n_routed_experts)
-        if len(experts.get(f"layers.{layer}.{expert}", ())) < _EXPERT_TENSORS
+        if len(experts.get(f"layers.{layer}.ffn.experts.{expert}", ())) < _EXPERT_TENSORS
     ]
     if missing:
         raise MissingParts(
@@ -272,7 +264,7 @@ def _has_draft(config: ModelConfig, roles: set[str], experts: Mapping[str, _Exte
     last = config.n_mtp_layers - 1
     marks = {"0.main_proj.weight", f"{last}.markov_head.embed.weight", f"{last}.confidence_head.proj.weight"}
     whole = all(
-        len(experts.get(f"mtp.{stage}.{expert}", ())) == _EXPERT_TENSORS
+        len(experts.get(f"mtp.{stage}.ffn.experts.{expert}", ())) == _EXPERT_TENSORS
         for stage in range(config.n_mtp_layers)
         for expert in range(config.dspark_n_routed_experts)
     )

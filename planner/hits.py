@@ -9,6 +9,7 @@ slot tables (`tests/planner/test_hits.py`), not to the popularity alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ _TIMES = np.concatenate(([0.0], np.geomspace(0.05, 1e6, 240)))
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Popularity:
     """One layer's law. Kept as curves over time, so that any size and any length of an answer is a look-up."""
 
@@ -35,8 +36,7 @@ class Popularity:
     @classmethod
     def zipf(cls, n_experts: int, n_used: int, exponent: float = ZIPF_EXPONENT) -> "Popularity":
         """The law for a layer nobody has watched yet."""
-        weights = np.arange(1, n_experts + 1, dtype=np.float64) ** -exponent
-        return cls(chances=_inclusion(weights, min(n_used, n_experts)), n_used=min(n_used, n_experts))
+        return _zipf(n_experts, min(n_used, n_experts), exponent)
 
     @classmethod
     def watched(cls, shares: Sequence[float], n_used: int) -> "Popularity":
@@ -51,6 +51,7 @@ class Popularity:
         mixed = PROFILE_WEIGHT * seen / seen.sum() + (1 - PROFILE_WEIGHT) * ranked / ranked.sum()
         return cls(chances=_inclusion(mixed, n_used), n_used=n_used)
 
+    @cached_property
     def kept(self) -> tuple[Floats, Floats]:
         """Two curves over `_TIMES`: distinct experts asked for within the time, and hits of a step that finds them."""
         missed = (1 - self.chances)[None, :] ** _TIMES[:, None]  # [times, E]
@@ -62,7 +63,7 @@ class Popularity:
 
     def hits(self, n_slots: int, n_steps: int | None = None) -> float:
         """Share of the experts asked for that are in memory, once warm; or over the first steps from an empty cache."""
-        sizes, found = self.kept()
+        sizes, found = self.kept
         full = float(np.interp(min(n_slots, sizes[-1]), sizes, _TIMES))
         if n_steps is None:
             return float(np.interp(full, _TIMES, found)) / self.n_used
@@ -71,11 +72,17 @@ class Popularity:
 
     def by_slots(self) -> Floats:
         """Hits of one step, once warm, for 0, 1, 2 ... E slots: [E + 1], concave."""
-        sizes, found = self.kept()
+        sizes, found = self.kept
         n_slots = np.arange(self.chances.size + 1, dtype=np.float64)
         curve: Floats = np.interp(n_slots, sizes, found)
         curve[-1] = self.n_used
         return curve
+
+
+@lru_cache(maxsize=16)
+def _zipf(n_experts: int, n_used: int, exponent: float) -> Popularity:
+    weights = np.arange(1, n_experts + 1, dtype=np.float64) ** -exponent
+    return Popularity(chances=_inclusion(weights, n_used), n_used=n_used)
 
 
 def _inclusion(weights: Floats, n_used: int) -> Floats:

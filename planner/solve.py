@@ -395,7 +395,9 @@ _CLOSE = "Close other programs, or raise the memory limit."
 
 def gb(n_bytes: int) -> str:
     """A size for a sentence, decimal: "12.3 GB", "87 MB"."""
-    return f"{n_bytes / 1e9:.1f} GB" if abs(n_bytes) >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+    if n_bytes >= 1_000_000_000:
+        return f"{n_bytes / 1e9:.1f} GB"
+    return f"{n_bytes / 1e6:.3g} MB"
 
 
 def size_text(n_bytes: int, *, up: bool = False) -> str:

@@ -1,0 +1,145 @@
+"""`artesian plan`: who gets how much memory and how fast it will be, before anything is loaded. Reads headers only."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from app.errors import UsageError
+from app.exits import ExitCode
+from app.model_choice import choose_model
+from app.paths import cache_dir, rates_file, settings_file
+from app.plan_plot import text_plot, write_plot
+from app.plan_text import as_data, lines
+from app.planning import Planned, gather_facts, plan_for, profile_shares, read_model
+from app.rates import RateBook
+from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
+from app.report import envelope, format_bytes
+from app.settings import load_settings
+from app.sizes import bytes_of
+from app.values import RULES
+from planner.explain import curve, explain
+from planner.facts import Drive, MachineFacts, assumed_rates, with_drives
+from planner.footprint import Footprint
+from storage.errors import MissingFolder
+
+PLOT_BYTES = 128_000_000_000
+"""Memory the plot goes up to, unless the ceiling is more."""
+
+
+def run(
+    model: Annotated[
+        Path | None,
+        Parameter(name="MODEL", help="Checkpoint, header prefixes, or a config.json. [default: as set, else the demo]"),
+    ] = None,
+    /,
+    *,
+    memory: Annotated[MemoryOptions | None, Parameter(name="*", group="Memory")] = None,
+    slots: Annotated[int | None, Parameter(help="Experts of each layer kept in memory. [default: planned]")] = None,
+    chunk_tokens: Annotated[int | None, Parameter(help="Prompt tokens in one forward. [default: planned]")] = None,
+    cache_rows: Annotated[int | None, Parameter(help="Rows of each engram table kept. [default: planned]")] = None,
+    depth: Annotated[int | None, Parameter(help="Reads in flight on each drive. [default: by its kind]")] = None,
+    mirror: Annotated[list[str] | None, Parameter(help="Folder with copies of shards; may be repeated.")] = None,
+    split: Annotated[list[str] | None, Parameter(help="Folder with more shards; may be repeated.")] = None,
+    what_if: Annotated[
+        str | None, Parameter(help="Another machine: ram=128GB,drives=2,drive=7GB,cores=8. Any of them.")
+    ] = None,
+    plot: Annotated[str | None, Parameter(help="Speed against memory: `screen`, or the name of an .svg file.")] = None,
+    as_json: Annotated[bool, Parameter(name="--json", help="Print one JSON object.")] = False,
+) -> ExitCode:
+    """Show what would live where, how fast it would be, and what would make it faster. Loads nothing.
+
+    Raises: DoesNotFit with the smallest change that would fit; UsageError; ConfigError.
+    """
+    settings = load_settings(settings_file())
+    choice = choose_model(None if model is None else str(model), settings)
+    if not choice.folder.exists():
+        raise MissingFolder(
+            f"{choice.folder} ({choice.origin}) does not exist", hint="Give a folder, or the config.json of a model."
+        )
+    if chunk_tokens is not None and not RULES["chunk_tokens"].accepts(chunk_tokens):
+        raise UsageError(f"--chunk-tokens must be {RULES['chunk_tokens'].wanted}, not {chunk_tokens}")
+    said = ReadingOptions(mirror=mirror, split=split, slots=slots, depth=depth, cache_rows=cache_rows)
+    reading = make_reading(said, settings, choice)
+    wishes = make_wishes(memory or MemoryOptions(), settings, reading, chunk_tokens=chunk_tokens)
+    known = read_model(choice.folder, reading.splits)
+    facts = gather_facts((known.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
+    if what_if is not None:
+        facts = supposed(facts, parse_what_if(what_if))
+    shares = profile_shares(known, None if choice.is_demo else cache_dir() / "usage")
+    planned = plan_for(facts, known.footprint, wishes, shares)
+    explanation = explain(facts, known.footprint, planned.plan, wishes, planned.abilities, shares)
+    notes = [known.note] if known.note else []
+    title = f"{choice.folder.resolve().name}: {describe(known.footprint)}"
+    points = _curve(planned) if plot is not None or as_json else ()
+    if as_json:
+        data = {"model": str(choice.folder), "what_if": what_if, **as_data(explanation)}
+        data["notes"] += notes
+        data["curve"] = [{"ceiling_bytes": n, "tokens_s": speed} for n, speed in points]
+        print(envelope("plan", data))
+    else:
+        print("\n".join(lines(title, explanation, notes)))
+    if plot == "screen" and not as_json:
+        print("\n" + "\n".join(text_plot(points, planned.plan.ceiling_bytes)))
+    elif plot is not None and plot != "screen":
+        write_plot(Path(plot).expanduser(), points, planned.plan.ceiling_bytes, title)
+        print(f"artesian: the plot is in {plot}", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def describe(sizes: Footprint) -> str:
+    """The model in a few words."""
+    config = sizes.config
+    on_drives = sizes.experts_bytes + sizes.tables_bytes
+    return (
+        f"{config.n_layers} layers of {config.n_routed_experts} experts, {format_bytes(on_drives)} stays on the drives"
+    )
+
+
+def _curve(planned: Planned) -> tuple[tuple[int, float], ...]:
+    most = max(PLOT_BYTES, round(1.2 * planned.plan.ceiling_bytes))
+    return curve(planned.facts, planned.footprint, planned.wishes, planned.abilities, planned.shares, most)
+
+
+_KEYS = {"ram": "a size such as 128GB", "drives": "a number", "drive": "a rate such as 7GB", "cores": "a number"}
+
+
+def parse_what_if(text: str) -> dict[str, int]:
+    """`ram=128GB,drives=2` as numbers. Raises: UsageError naming the key and what it takes."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        key, _, value = part.strip().partition("=")
+        if key not in _KEYS:
+            raise UsageError(f"--what-if knows {', '.join(_KEYS)}, not {key!r}")
+        number = bytes_of(value)
+        if number is None or number < 1 or (key in ("drives", "cores") and not value.strip().isdecimal()):
+            raise UsageError(f"--what-if {key} must be {_KEYS[key]}, not {value!r}")
+        if key in ("drives", "cores") and number > 1024:
+            raise UsageError(f"--what-if {key} is at most 1,024, not {number:,}")
+        found[key] = number
+    return found
+
+
+def supposed(facts: MachineFacts, what_if: Mapping[str, int]) -> MachineFacts:
+    """The machine as it would be. Other programs keep what they have now, up to a quarter of the memory."""
+    if "cores" in what_if:
+        scale = what_if["cores"] / facts.n_cores
+        rates = replace(
+            facts.rates if facts.rates.source != "assumed" else assumed_rates(what_if["cores"]),
+            multiply_adds_s=facts.rates.multiply_adds_s * scale,
+        )
+        facts = replace(facts, n_cores=what_if["cores"], rates=rates)
+    if "ram" in what_if:
+        total = what_if["ram"]
+        used = min(facts.total_bytes - facts.available_bytes, total // 4)
+        facts = replace(facts, total_bytes=total, available_bytes=total - max(0, used), ruled_by="--what-if")
+    if "drive" in what_if:
+        given = [replace(drive, rate_bytes_s=float(what_if["drive"]), source="given") for drive in facts.drives]
+        first = Drive(name="a drive", kind="nvme", rate_bytes_s=float(what_if["drive"]), source="given")
+        facts = replace(facts, drives=tuple(given) or (first,))
+    if "drives" in what_if and facts.drives:
+        facts = with_drives(facts, what_if["drives"])
+    return facts
