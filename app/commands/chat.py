@@ -14,6 +14,7 @@ from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
 from app.paths import settings_file, transcripts_dir
+from app.plain import PlainChat, wants_plain
 from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
 from app.settings import Settings, load_settings
 from app.transcripts.session import ChatSession
@@ -29,6 +30,9 @@ def run(
     resume: Annotated[
         str | None, Parameter(name="--continue", help="Conversation to go on with; `latest` for the last one.")
     ] = None,
+    plain: Annotated[
+        bool, Parameter(help="A line at a time, for pipes and screen readers. [default: without a terminal]")
+    ] = False,
     think: Annotated[str | None, Parameter(help=f"{EFFORTS}. [default: high; the demo: off]")] = None,
     max_tokens: Annotated[int | None, Parameter(help="Most tokens of a reply, thinking included.")] = None,
     numerics: Annotated[
@@ -63,7 +67,27 @@ def run(
     if resume is not None:
         transcript = store.latest() if resume == "latest" else store.open(resume)
     session_of = _session_maker(choice, settings, think, max_tokens)
-    return open_chat(backend, choice, store, settings, session_of, transcript)
+    open_it = open_plain if plain or wants_plain() else open_chat
+    return open_it(backend, choice, store, settings, session_of, transcript)
+
+
+def open_plain(
+    backend_factory: Callable[[ModelChoice], Backend],
+    choice: ModelChoice,
+    store: TranscriptStore,
+    settings: Settings,
+    session_of: Callable[[Transcript], ChatSession],
+    transcript: Transcript | None,
+) -> ExitCode:
+    """Chat in lines until there are no more; how the last turn that failed or was stopped ended."""
+    return PlainChat(
+        backend_factory=backend_factory,
+        choice=choice,
+        store=store,
+        settings=settings,
+        session_of=session_of,
+        transcript=transcript,
+    ).run()
 
 
 def open_chat(
@@ -75,8 +99,6 @@ def open_chat(
     transcript: Transcript | None,
 ) -> int:
     """Run the app on this terminal until the user leaves it; the exit code, 128 and the number after a signal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("the chat needs a terminal", hint='Use `artesian ask "..."` in scripts and pipes.')
     # Here and not at the top: Textual takes half a second that `--help` need not wait.
     from app.tui.app import ArtesianApp
 
@@ -87,6 +109,8 @@ def open_chat(
         settings=settings,
         session_of=session_of,
         transcript=transcript,
+        # Nobody has named a model, nor chatted with the demo: it is time to say what there is.
+        is_first_run=choice.origin == "demo" and not settings_file().exists() and not store.folder.exists(),
     )
     ended = False
     try:

@@ -17,6 +17,7 @@ from textual.screen import Screen
 
 from app import logs
 from app.backends.base import Backend, RunFacts
+from app.errors import TranscriptMissing
 from app.host import Host, Opened
 from app.model_choice import ModelChoice
 from app.paths import log_file
@@ -68,10 +69,11 @@ class ArtesianApp(ThemedApp):
         session_of: Callable[[Transcript], ChatSession],
         transcript: Transcript | None = None,
         keeps_drafts: bool = True,
+        is_first_run: bool = False,
     ) -> None:
         """`backend_factory` is called on the engine thread, as what it imports takes a second; `session_of` gives a
         conversation its defaults; `transcript` is the conversation to resume; `keeps_drafts` is whether the draft and
-        the history of the box are on disk.
+        the history of the box are on disk; `is_first_run` looks for models, above the chat.
         """
         super().__init__(settings.theme)
         self.choice = choice
@@ -84,12 +86,15 @@ class ArtesianApp(ThemedApp):
         """Figures of the last turn of this session."""
         self.chat = ChatScreen(session_of, transcript or store.create(), keeps_drafts=keeps_drafts)
         self._backend_factory = backend_factory
+        self._is_first_run = is_first_run
 
     # life and death
 
     def on_mount(self) -> None:
         """Show the chat at once; the model loads meanwhile."""
         self.push_screen(self.chat)
+        if self._is_first_run:
+            self.open_screen("model")
         self.host.start()
         self.set_interval(1 / DRAIN_HZ, self.drain)
         self.set_interval(_CHECK_SAVED_S, self.chat.check_saved)
@@ -154,12 +159,12 @@ class ArtesianApp(ThemedApp):
                 return
         self.notify(f"There is no action {action_id}.", severity="warning", markup=False)
 
-    def open_screen(self, name: str) -> None:
-        """Show the named screen on top of the chat; nothing if it is on top already."""
+    def open_screen(self, name: str, argument: str = "") -> None:
+        """Show the named screen on top of the chat, with what was said after its command; nothing if it is on top."""
         module, _, cls = SCREENS[name].partition(":")
         screen_class: type[Screen[None]] = getattr(import_module(module), cls)
         if type(self.screen) is not screen_class:
-            self.push_screen(screen_class())
+            self.push_screen(screen_class(argument) if argument else screen_class())
 
     def open_transcript(self, transcript_id: str) -> None:
         """Show another conversation in the chat."""
@@ -176,7 +181,16 @@ class ArtesianApp(ThemedApp):
 
     def action_transcripts(self, argument: str = "") -> None:
         """List the conversations, and search them for `argument`."""
-        self.open_screen("transcripts")
+        self.open_screen("transcripts", argument)
+
+    def action_resume(self, argument: str) -> None:
+        """Go on with the conversation that has this id, or one that begins so."""
+        try:
+            path = self.store.path_of(argument)
+        except TranscriptMissing as error:
+            self.notify(f"{error}. {error.hint}", severity="warning", markup=False)
+            return
+        self.open_transcript(path.stem)
 
     def action_plan(self) -> None:
         """Show where the time goes."""
@@ -186,17 +200,17 @@ class ArtesianApp(ThemedApp):
         """Show the drives."""
         self.open_screen("drives")
 
-    def action_settings(self) -> None:
-        """Show the settings."""
-        self.open_screen("settings")
+    def action_settings(self, argument: str = "") -> None:
+        """Show the settings; with a key begin on it, with a value after it ask for that."""
+        self.open_screen("settings", argument)
 
     def action_logs(self) -> None:
         """Show the log."""
         self.open_screen("logs")
 
-    def action_model(self) -> None:
-        """Choose a model."""
-        self.open_screen("model")
+    def action_model(self, argument: str = "") -> None:
+        """Choose a model, or judge the one in the named folder."""
+        self.open_screen("model", argument)
 
     def action_theme(self, argument: str = "") -> None:
         """Take the named theme, or the next one."""

@@ -40,9 +40,10 @@ class ModelScreen(PanelScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("models")
     AUTO_FOCUS = ".panel-list"
 
-    def __init__(self, places: list[Path] | None = None) -> None:
-        """None looks in the usual places."""
+    def __init__(self, folder: str = "", *, places: list[Path] | None = None) -> None:
+        """`folder` is judged as well; None for `places` looks in the usual ones."""
         super().__init__()
+        self._folder = folder.strip()
         self._places = places
         self._found: list[Found] = []
 
@@ -54,6 +55,8 @@ class ModelScreen(PanelScreen):
     def on_mount(self) -> None:
         """Look around."""
         self._show(is_done=False)
+        if self._folder:
+            self._judge(Path(self._folder).expanduser())
         self._look()
 
     @work(thread=True, exclusive=True, exit_on_error=False)
@@ -72,7 +75,8 @@ class ModelScreen(PanelScreen):
             self.app.call_from_thread(self._show, is_done=True)
 
     def _add(self, found: Found) -> None:
-        self._found.append(found)
+        if all(found.folder.resolve() != other.folder.resolve() for other in self._found):
+            self._found.append(found)
         self._show(is_done=False)
 
     def _show(self, *, is_done: bool) -> None:

@@ -14,7 +14,7 @@ from app import paths
 from app.actions import Scope
 from app.errors import AppError, SettingsError
 from app.sanitize import one_line, visible
-from app.setting_text import value_of
+from app.setting_text import require_known, value_of
 from app.settings_edit import Value, edit_settings
 from app.settings_view import Effective, effective
 from app.tui.action_bindings import bindings_of
@@ -37,10 +37,10 @@ class SettingsScreen(PanelScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("settings")
     AUTO_FOCUS = ".panel-list"
 
-    def __init__(self, key: str = "") -> None:
-        """`key` is the setting to begin on."""
+    def __init__(self, said: str = "") -> None:
+        """`said` is the setting to begin on, and a value to ask for it."""
         super().__init__()
-        self._begin = key
+        self._begin, _, self._offered = said.partition(" ")
         self._shown: Sequence[Effective] = ()
 
     def body(self) -> Iterable[Widget]:
@@ -52,9 +52,16 @@ class SettingsScreen(PanelScreen):
         """Show them."""
         self.say_beside_heading(str(paths.settings_file()))
         self._show()
-        keys = [one.key for one in self._shown]
-        if self._begin in keys:
-            self.query_one(OptionList).highlighted = keys.index(self._begin)
+        if self._begin:
+            try:
+                require_known(self._begin)
+            except SettingsError as error:
+                self.notify(visible(f"{error}. {error.hint}"), severity="warning", markup=False)
+                return
+            at = [one.key for one in self._shown].index(self._begin)
+            self.query_one(OptionList).highlighted = at
+            if self._offered.strip():
+                self._ask(self._shown[at], self._offered.strip())
 
     def _show(self) -> None:
         app = context(self.app)
@@ -81,9 +88,10 @@ class SettingsScreen(PanelScreen):
     def action_edit_setting(self) -> None:
         """Ask for another value of the marked setting."""
         one = self._marked_one()
-        if one is None:
-            return
+        if one is not None:
+            self._ask(one, one.value if one.is_set else "")
 
+    def _ask(self, one: Effective, value: str) -> None:
         def check(text: str) -> str:
             try:
                 value_of(one.key, text)
@@ -96,7 +104,6 @@ class SettingsScreen(PanelScreen):
                 self._change(one.key, value_of(one.key, text))
 
         details = f"{one.about} It must be {RULES[one.key].wanted}."
-        value = one.value if one.is_set else ""
         self.app.push_screen(AskScreen(one.key, value, details=details, check=check), answered)
 
     def action_unset_setting(self) -> None:

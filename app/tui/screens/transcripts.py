@@ -63,8 +63,10 @@ class TranscriptsScreen(PanelScreen):
     ]
     AUTO_FOCUS = ".panel-list"
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "") -> None:
+        """`text` is searched at once."""
         super().__init__()
+        self._text = text
         self._listed: Sequence[Listed] = ()
         self._deleted: list[str] = []
         self._timer: Timer | None = None
@@ -72,17 +74,13 @@ class TranscriptsScreen(PanelScreen):
 
     def body(self) -> Iterable[Widget]:
         """Search box, list, and a line for what there is to say."""
-        yield Input(placeholder="Search all conversations", classes="panel-search", compact=True)
+        yield Input(self._text, placeholder="Search all conversations", classes="panel-search", compact=True)
         yield OptionList(classes="panel-list", markup=False, compact=True)
         yield Static(classes="panel-note", markup=False)
 
     def on_mount(self) -> None:
         """Read the list."""
         self.look()
-
-    def search(self, text: str) -> None:
-        """Search for `text`, as if it had been typed."""
-        self.query_one(Input).value = text
 
     def look(self) -> None:
         """Read the list again, or search, in a thread."""
