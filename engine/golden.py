@@ -20,15 +20,22 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.config import load_config
+from engine.draft.head import DraftHead, DraftTrace
 from engine.errors import GoldenError
-from engine.model import Model, Trace
+from engine.model import Model, Trace, never
 from engine.numerics import NumericsName
+from engine.sampler_settings import SamplerSettings
+from engine.sampling import Sampler
 from engine.small_files import read_regular
+from engine.state import State
 from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 
 EXACT_LOGIT_LIMIT = 2e-4
 """Largest allowed |difference| of a logit in `exact`. Independent float32 implementations differ by 2e-5 to 9e-5."""
+
+CONFIDENCE_LIMIT = 2e-4
+"""Likewise for a draft's confidence, whose scale is that of the logits; the fixture's own noise is below 5e-5."""
 
 STREAM_LIMIT = 1e-3
 """Likewise for a value of the residual stream, whose scale grows over the layers."""
@@ -37,6 +44,12 @@ REFERENCE_MEDIAN_LIMIT = 0.05
 REFERENCE_RMS_LIMIT = 0.8
 REFERENCE_TOKEN_LIMIT = 0.05
 """Largest share of positions whose next token differs; double-precision sums alone change 4 % of them."""
+
+REFERENCE_DRAFT_LIMIT = 0.25
+"""Largest share of draft rounds of which some draft differs; double-precision sums alone change 17 % of them."""
+
+_DRAFT_STEPS: Mapping[NumericsName, int] = {"exact": 1, "reference": 4}
+"""Every how many steps the draft head is compared: a share is known well enough from a quarter of the rounds."""
 
 _MAX_JSON_BYTES = 1 << 28
 
@@ -125,6 +138,11 @@ class _Golden:
             raise GoldenError(f"golden array {name!r} has shape {list(array.shape)}, expected {n_rows} rows")
         return array
 
+    @property
+    def has_drafts(self) -> bool:
+        """Whether rounds of the draft head were recorded."""
+        return any(".draft.ids" in name for name in self._arrays)
+
     def optional(self, name: str) -> Tensor | None:
         """An array that only some prompts have."""
         return self._arrays.get(name)
@@ -162,7 +180,9 @@ def compare(
 
     with Checkpoint.open(checkpoint) as files, _one_thread():
         everything = StreamSettings(slots_per_layer=config.n_routed_experts)
-        model = Model.open(files, config, streams=everything, numerics=numerics)
+        model = Model.open(files, config, streams=everything, numerics=numerics, drafts=recorded.has_drafts)
+        if recorded.has_drafts and model.head is None:
+            raise GoldenError(f"the golden results have drafts, the checkpoint gives none: {model.no_drafts}")
         for key, ids, greedy in prompts:
             state = model.new_state()
             trace = Trace()
@@ -176,6 +196,8 @@ def compare(
                 if ours.shape != stream.shape:
                     raise GoldenError(f"golden array '{key}.prefill.last_stream' has shape {list(stream.shape)}")
                 tally.numbers("residual stream", ours, stream)
+            if model.head is not None and recorded.optional(f"{key}.first_draft.ids") is not None:
+                _compare_drafts(tally, recorded, f"{key}.first_draft", None, 1, model.head, state, greedy[0])
             advance(len(ids))
             n_steps = len(greedy) - 1
             for step, token in enumerate(greedy[:-1]):
@@ -185,6 +207,8 @@ def compare(
                 rows = slice(step, step + 1)
                 _compare_rows(tally, recorded, f"{key}.step", rows, n_steps, result.logits, trace)
                 _compare_next(tally, result.logits, greedy[step + 1])
+                if model.head is not None and step % _DRAFT_STEPS[numerics] == 0:
+                    _compare_drafts(tally, recorded, f"{key}.draft", step, n_steps, model.head, state, greedy[step + 1])
                 advance(1)
         model.close()
     kinds = _judge_exact(tally) if numerics == "exact" else _judge_reference(tally)
@@ -221,6 +245,42 @@ def _compare_rows(
         tally.choices("key owners", _same_sets(owners, golden.array(f"{key}.index_owner.{layer}", n_rows)[rows]))
 
 
+def _compare_drafts(
+    tally: _Tally, golden: _Golden, key: str, step: int | None, n_steps: int, head: DraftHead, state: State, token: int
+) -> None:
+    """A round of the draft head behind `token`, of which a round by itself is recorded without its steps' axis."""
+
+    def recorded(name: str) -> Tensor | None:
+        if step is None:
+            return golden.optional(f"{key}.{name}")
+        return golden.array(f"{key}.{name}", n_steps)[step]
+
+    trace = DraftTrace()
+    choose = Sampler(SamplerSettings(temperature=0)).draw
+    proposal = head.propose(state, token, head.block_size, choose, never, trace)
+    ours = {
+        "ids": torch.tensor([token, *proposal.ids]),
+        "confidence": torch.tensor(proposal.confidence),
+        "top_logit": torch.tensor(trace.top_logits),
+    }
+    kinds = {"confidence": "draft confidence", "top_logit": "draft logits"}
+    for name, values in ours.items():
+        theirs = recorded(name)
+        if theirs is None and step is None and name == "top_logit":
+            continue  # not recorded for the first round
+        if theirs is None or theirs.shape != values.shape:
+            found = "missing" if theirs is None else f"of shape {list(theirs.shape)}"
+            raise GoldenError(f"golden array '{key}.{name}' is {found}, expected {list(values.shape)} a round")
+        if name == "ids":
+            tally.choices("draft tokens", (values == theirs).all().unsqueeze(0))
+        else:
+            tally.numbers(kinds[name], values.unsqueeze(0), theirs.unsqueeze(0))
+    for stage, routing in trace.routing.items():
+        theirs = recorded(f"experts.{stage}")
+        if theirs is not None:
+            tally.choices("draft experts", _same_sets(routing.experts, theirs))
+
+
 def _compare_next(tally: _Tally, logits: Tensor, token: int) -> None:
     tally.choices("next token", logits.argmax(1) == token)
 
@@ -243,7 +303,9 @@ def _judge_exact(tally: _Tally) -> list[KindResult]:
                    agrees=tally.mismatches[kind] == 0)
         for kind, rows in tally.rows.items() if kind in tally.mismatches
     ]  # fmt: skip
-    for kind, limit in (("logits", EXACT_LOGIT_LIMIT), ("residual stream", STREAM_LIMIT)):
+    limits = {"logits": EXACT_LOGIT_LIMIT, "residual stream": STREAM_LIMIT}
+    limits |= {"draft logits": EXACT_LOGIT_LIMIT, "draft confidence": CONFIDENCE_LIMIT}
+    for kind, limit in limits.items():
         if kind in tally.differences:
             worst = float(torch.cat(tally.differences[kind]).max())
             agrees = worst <= limit  # also False for NaN
@@ -263,7 +325,8 @@ def _judge_reference(tally: _Tally) -> list[KindResult]:
             continue
         mismatches = tally.mismatches[kind]
         share = mismatches / rows
-        limit = {"engram rows": 0.0, "key owners": 0.0, "best token": REFERENCE_TOKEN_LIMIT}.get(kind)
+        limits = {"engram rows": 0.0, "key owners": 0.0, "best token": REFERENCE_TOKEN_LIMIT}
+        limit = (limits | {"draft tokens": REFERENCE_DRAFT_LIMIT}).get(kind)
         agrees = limit is None or share <= limit
         kinds.append(KindResult(kind=kind, rows=rows, mismatches=mismatches, worst=share, limit=limit, agrees=agrees))
     logits = torch.cat(tally.differences["logits"])
