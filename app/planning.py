@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from app.backends.observing import profile_file
+from app.backends.observing import profile_file, watched_layers
 from app.machine import find_gpus, may_have_gpu
 from app.rates import RateBook
 from engine.config import LoadedConfig, ModelConfig, load_config
@@ -33,7 +33,7 @@ from storage.headers import DTYPE_BITS
 from storage.outline import Outline, read_outline
 from storage.profile import UsageProfile
 
-ABILITIES = Abilities(cards=False, drafts=False)
+ABILITIES = Abilities(cards=False, drafts=True)
 """Of the engine in this version."""
 
 
@@ -141,8 +141,7 @@ def profile_shares(model: Model, profiles: Path | None) -> dict[int, list[float]
     """Shares of traffic by layer, of the usage profile of this model in the folder `profiles`; empty without one."""
     if profiles is None or not model.outline.marks:
         return {}
-    config = model.footprint.config
-    n_experts = dict.fromkeys(range(config.n_layers), config.n_routed_experts)
+    n_experts = watched_layers(model.footprint.config)
     path, mark = profile_file(profiles, model.outline.marks, model.sources)
     return shares_of(UsageProfile.load(path, mark, n_experts), n_experts) if path.is_file() else {}
 

@@ -59,6 +59,12 @@ class Settings:
     """Rows of each engram table kept in memory."""
     cache_policy: str | None = None
     """Which expert makes room for another: a name in `storage.policy.POLICIES`."""
+    draft: str | None = None
+    """auto, on or off: whether the draft head proposes tokens. The answer is the same."""
+    draft_max: int | None = None
+    """Most drafts that one forward verifies."""
+    draft_min_accept: float | None = None
+    """0 to 1: the share of right drafts below which drafting pauses, unless it is clearly faster."""
     theme: str | None = None
     """How the screen looks: one of `app.values.THEMES`."""
     mouse: bool | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
-from app.backends.observing import Observers, profile_file
+from app.backends.observing import Observers, profile_file, watched_layers
 from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
 from app.planning import Planned, gather_facts, plan_for, shares_of
 from app.rates import RateBook
@@ -18,6 +18,8 @@ from app.reading import MemoryOptions, Reading, make_wishes
 from app.report import artesian_version
 from app.settings import Settings
 from engine.config import ModelConfig, load_config
+from engine.draft.drafter import Drafter, make_drafter
+from engine.draft.settings import DraftSettings
 from engine.errors import EngineError, PromptError, SavedStateError
 from engine.events import Event, Notice, TurnDone
 from engine.experts import expert_prefixes
@@ -62,15 +64,18 @@ class LocalBackend:
         token_map_cache: Path | None,
         profiles: Path | None,
         wishes: Wishes | None = None,
+        draft: DraftSettings | None = None,
         rates: Path | None = None,
     ) -> None:
         """`token_map_cache` is the file that saves folding the tokenizer at each start, `profiles` the folder of usage
         profiles, `rates` the file of measured rates; None goes without. `wishes` are for the planner, by default what
-        `reading` says.
+        `reading` says; `draft` says how drafts are used where the plan has room for them.
         """
         self._folder = folder
         self._numerics: NumericsName = numerics
         self._index_owner: IndexOwner = index_owner
+        self._draft = draft or DraftSettings()
+        self._drafter: Drafter | None = None
         self._wishes = wishes or make_wishes(MemoryOptions(), Settings(), reading)
         self._book = None if rates is None else RateBook(rates)
         self._planned: Planned | None = None
@@ -135,12 +140,15 @@ class LocalBackend:
                 streams=self._stream_settings(planned.plan),
                 numerics=self._numerics,
                 index_owner=self._index_owner,
+                # Without a complete head there is no room in the plan, and opening says what is missing.
+                drafts=self._draft.mode != "off" and (planned.plan.drafting or not planned.footprint.has_draft),
                 observers=[observers.record],
                 notices=self._notices,
                 token_map_cache=self._token_map_cache,
                 on_progress=on_event,
                 should_stop=should_stop,
             )
+            self._drafter = make_drafter(self._model, self._draft)
         finally:
             say()
 
@@ -159,6 +167,7 @@ class LocalBackend:
             max_tokens=request.max_tokens,
             thinking=request.effort is not None,
             stop_ids=stop_ids,
+            drafter=self._drafter,
             chunk_tokens=self._planned.plan.chunk_tokens,
             context_tokens=self._planned.plan.context_tokens,
             should_stop=should_stop,
@@ -182,8 +191,9 @@ class LocalBackend:
         """
         if self._model is None or self._observers is None or self._observers.profile is None:
             return 0
-        profile, n = self._observers.profile, self._model.config.n_routed_experts
-        hottest = {layer: profile.hottest(layer, n) for layer in range(self._model.config.n_layers)}
+        profile, drafts = self._observers.profile, self._model.head is not None
+        layers = expert_prefixes(self._model.config, drafts=drafts).items()
+        hottest = {layer: profile.hottest(layer, n) for layer, (_, n) in layers}
         return self._model.streams.experts.warm(hottest, should_stop)
 
     def save_state(self, path: Path, request: TurnRequest) -> int:
@@ -202,14 +212,14 @@ class LocalBackend:
             self._observers.close()
         if self._checkpoint is not None:
             self._checkpoint.close()
-        self._model = self._observers = self._checkpoint = None
+        self._model = self._observers = self._checkpoint = self._drafter = None
 
     def _taken(self) -> Iterator[Notice]:
         while self._notices:
             yield Notice(text=self._notices.popleft())
 
     def _observe(self, checkpoint: Checkpoint, text: _Text) -> Observers:
-        n_experts = {layer: n for layer, (_, n) in expert_prefixes(text.config).items()}
+        n_experts = watched_layers(text.config)
         profile = None
         if self._profiles is not None:
             profile = profile_file(self._profiles, checkpoint.headers, text.sources)
@@ -219,7 +229,7 @@ class LocalBackend:
         """Who gets how much, from the machine as it is now. Raises: PlanError."""
         folders = (self._folder, *self._reading.splits, *self._reading.mirrors)
         facts = gather_facts(folders, self._book or RateBook(None))
-        shares = shares_of(observers.profile, range(config.n_layers)) if observers.profile is not None else {}
+        shares = shares_of(observers.profile, watched_layers(config)) if observers.profile is not None else {}
         return plan_for(facts, footprint(config, places(checkpoint.tensors)), self._wishes, shares)
 
     def _stream_settings(self, plan: Plan) -> StreamSettings:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from app.ask_output import figures, make_sink
 from app.backends.base import Backend, OpenEvent, TurnRequest
+from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
@@ -20,6 +21,7 @@ from app.sanitize import one_line
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
+from engine.draft.settings import DraftSettings
 from engine.events import Notice, PrefillProgress, TurnDone
 from engine.prompt import Message, SystemMessage, UserMessage
 from engine.sampler_settings import default_settings, require_valid
@@ -78,6 +80,7 @@ def run(
     chunk_tokens: Annotated[int | None, Parameter(help="Prompt tokens in one forward. [default: planned]")] = None,
     memory: Annotated[MemoryOptions | None, Parameter(name="*", group="Memory")] = None,
     reading: Annotated[ReadingOptions | None, Parameter(name="*", group="Reading")] = None,
+    drafting: Annotated[DraftOptions | None, Parameter(name="*", group="Drafting")] = None,
 ) -> ExitCode:
     """Ask one question and print the answer.
 
@@ -108,12 +111,18 @@ def run(
     require_folder(choice)
     mode: Numerics = numerics or ("reference" if settings.numerics == "reference" else "exact")
     how = make_reading(reading or ReadingOptions(), settings, choice)
-    wishes = make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens)
-    return answer(options, settings, choice, make_local(choice, mode, index_owner, how, wishes))
+    draft = make_drafting(drafting or DraftOptions(), settings)
+    wishes = make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens, drafting=draft.mode)
+    return answer(options, settings, choice, make_local(choice, mode, index_owner, how, wishes, draft))
 
 
 def make_local(
-    choice: ModelChoice, numerics: Numerics, index_owner: IndexOwner, reading: Reading, wishes: Wishes
+    choice: ModelChoice,
+    numerics: Numerics,
+    index_owner: IndexOwner,
+    reading: Reading,
+    wishes: Wishes,
+    draft: DraftSettings | None = None,
 ) -> Backend:
     """The in-process engine on the chosen folder."""
     # Here and not at the top: it brings torch, a second that `ask --help` and a mistyped option need not wait.
@@ -125,6 +134,7 @@ def make_local(
         index_owner=index_owner,
         reading=reading,
         wishes=wishes,
+        draft=draft,
         # Half a second with the real tokenizer; the demo's is folded in no time and leaves nothing behind.
         token_map_cache=None if choice.is_demo else cache_dir() / "token-map",
         profiles=None if choice.is_demo else cache_dir() / "usage",

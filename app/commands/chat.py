@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from app.backends.base import Backend
 from app.commands.ask import IndexOwner, Numerics, make_local
+from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
@@ -44,6 +45,7 @@ def run(
     chunk_tokens: Annotated[int | None, Parameter(help="Prompt tokens in one forward. [default: planned]")] = None,
     memory: Annotated[MemoryOptions | None, Parameter(name="*", group="Memory")] = None,
     reading: Annotated[ReadingOptions | None, Parameter(name="*", group="Reading")] = None,
+    drafting: Annotated[DraftOptions | None, Parameter(name="*", group="Drafting")] = None,
 ) -> ExitCode | int:
     """Open the chat. It takes typing at once, while the model loads."""
     for name, value in {"think": think, "max_tokens": max_tokens, "chunk_tokens": chunk_tokens}.items():
@@ -53,11 +55,12 @@ def run(
     choice = choose_model(model, settings)
     require_folder(choice)
     mode: Numerics = numerics or ("reference" if settings.numerics == "reference" else "exact")
+    draft = make_drafting(drafting or DraftOptions(), settings)
 
     def backend(chosen: ModelChoice) -> Backend:
         how = make_reading(reading or ReadingOptions(), settings, chosen)
-        wishes = make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens)
-        return make_local(chosen, mode, index_owner, how, wishes)
+        wishes = make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens, drafting=draft.mode)
+        return make_local(chosen, mode, index_owner, how, wishes, draft)
 
     # What cannot be used is said here, and not in the middle of the chat.
     how = make_reading(reading or ReadingOptions(), settings, choice)
