@@ -17,6 +17,7 @@ from engine.draft.tally import Tally
 from engine.draft.verify import Verified, most_drafts
 from engine.errors import EngineError, Stopped
 from engine.events import DraftStats
+from engine.model import Model
 from engine.state import State
 from storage.errors import StorageError
 
@@ -154,3 +155,13 @@ class Drafter:
         self.off_reason = f"the draft head failed: {error}"
         if self._notices is not None:
             self._notices.append(f"No more drafts: {self.off_reason}. The answers stay the same, but may take longer.")
+
+
+def make_drafter(model: Model, settings: DraftSettings) -> Drafter | None:
+    """Drafting for an open model; None when it is off. Why a head that is wanted cannot be used is said at once."""
+    if settings.mode == "off":
+        return None
+    if model.head is None:
+        model.notices.append(f"No drafts: {model.no_drafts}. The answers stay the same, but may take longer.")
+        return Drafter(None, settings, block_size=model.config.dspark_block_size, off_reason=model.no_drafts)
+    return Drafter(model.head, settings, block_size=model.head.block_size, notices=model.notices)
