@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from engine.draft.drafter import Drafter
 from engine.events import Event, PrefillProgress, TurnDone, TurnStats
 from engine.kept import DEFAULT_KEPT_BYTES, KeptStates
 from engine.model import Model, ShouldStop, never
@@ -51,6 +52,7 @@ class Conversations:
         context_tokens: int,
         chunk_tokens: int = 512,
         kept_bytes: int = DEFAULT_KEPT_BYTES,
+        drafter: Drafter | None = None,
     ) -> None:
         """`context_tokens` bounds the positions of a conversation, `kept_bytes` the memory beside the live state."""
         self.kept = KeptStates(model.new_state(), kept_bytes)
@@ -58,6 +60,7 @@ class Conversations:
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
         self._chunk_tokens = chunk_tokens
+        self._drafter = drafter
         self._rates: deque[tuple[int, float]] = deque(maxlen=_MOST_RATES)
 
     def reusable(self, prompt: Rendered) -> int:
@@ -110,6 +113,7 @@ class Conversations:
                 thinking=prompt.thinking,
                 stop_ids=stop_ids,
                 stop=stop,
+                drafter=self._drafter,
                 said_ids=ids[len(ids) - n_said :],
                 n_begun=len(ids) - max(n_prompt, reused),
                 continued=prompt.continues,
