@@ -53,7 +53,7 @@ def parse(text: str, commands: Mapping[str, Action] = BY_SLASH) -> Entry:
         return Unknown(f"A command has a name, such as /help. {_AS_TEXT}")
     action = commands.get(name)
     if action is None:
-        near = get_close_matches(name, commands, n=1, cutoff=0.5) or [c for c in commands if c.startswith(name)]
+        near = [c for c in commands if c.startswith(name)] or get_close_matches(name, commands, n=1, cutoff=0.5)
         meant = f"Did you mean /{near[0]}?" if near else "/help lists them all."
         return Unknown(f"There is no command /{name}. {meant} {_AS_TEXT}")
     if argument and not action.argument:

@@ -1,5 +1,9 @@
 """An app that holds one screen or widget of ours, and notes what it is asked to do."""
 
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+
 from app.actions import Scope
 from app.backends.base import RunFacts
 from app.model_choice import ModelChoice, choose_model
@@ -7,9 +11,6 @@ from app.settings import Settings
 from app.transcripts.store import TranscriptStore
 from app.tui.themes import ThemedApp
 from engine.events import TurnStats
-from textual.app import ComposeResult
-from textual.screen import Screen
-from textual.widget import Widget
 
 
 class Chat(Screen[None]):
