@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TextIO
 from app.backends.base import TurnRequest
 from app.report import envelope, format_bytes, format_per_second, format_seconds
 from app.sanitize import Stream, one_line
-from engine.events import DriveFigures, Event, TextDelta, ThinkingDelta, TokenDrawn, TurnDone, as_json
+from engine.events import DraftStats, DriveFigures, Event, TextDelta, ThinkingDelta, TokenDrawn, TurnDone, as_json
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -149,11 +149,20 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
     n_experts = stats.expert_hits + stats.expert_misses
     if n_experts:
         parts.append(f"experts {stats.expert_hits / n_experts:.0%} from memory")
+    if stats.draft is not None and stats.draft.rounds:
+        parts.append(_drafts(stats.draft))
     if request.sampling.temperature > 0:
         parts.append(f"seed {request.sampling.seed}")
     line = "artesian: " + " | ".join(parts)
     why = _why(done, request)
     return f"{line}\n  {why}" if why else line
+
+
+def _drafts(draft: DraftStats) -> str:
+    """How many drafts were right, and what a forward gave with them."""
+    paused = "" if not draft.pauses else ", then paused" if len(draft.pauses) == 1 else f", {len(draft.pauses)} pauses"
+    right = f"{draft.accepted:,} of {draft.drafted:,} drafts right"
+    return f"{right}, {draft.tokens_per_forward:.1f} tokens a forward{paused}"
 
 
 def _by_drive(drives: Sequence[DriveFigures]) -> str:
