@@ -90,7 +90,7 @@ class Arena:
                 f"{n_slots:,} slots of {stride_bytes:,} bytes cannot be mapped: {error}",
                 hint="Give the cache less memory, or raise the limit on address space (`ulimit -v`).",
             ) from error
-        first = -address_of(self._map) % align_bytes
+        first = self._first = -address_of(self._map) % align_bytes
         self.huge_pages = self._advise(first, size)
         """Whether the system took the advice to use huge pages."""
         self._slots = memoryview(self._map)[first : first + size]
@@ -113,6 +113,12 @@ class Arena:
         """The whole slot, writable. It must not be used after `close`."""
         assert 0 <= index < self.n_slots, (index, self.n_slots)
         return self._slots[index * self.stride_bytes : (index + 1) * self.stride_bytes]
+
+    def forget(self, index: SlotIndex) -> None:
+        """Give a slot's memory back to the system; what was in it is lost, and it is taken again when next written."""
+        assert 0 <= index < self.n_slots, (index, self.n_slots)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, self._first + index * self.stride_bytes, self.stride_bytes)
 
     def close(self) -> None:
         """Give the memory back; with views of slots still alive, when the last of them goes."""

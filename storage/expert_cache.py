@@ -123,6 +123,7 @@ class ExpertCache(Generic[T]):
         n_slots = {layer: min(asked[layer], n) for layer, n in n_experts.items()}
         assert all(n > 0 for n in n_slots.values()), "a layer without a slot cannot run"
         self._slots = ExpertSlots(n_slots, policy=policy, spare_slots=spare_slots, wave_experts=wave_experts, seed=seed)
+        self._made_with = n_slots
         self._loader = Loader(layout, reader, self._slots, attach)
         self.waves_ahead = waves_ahead
         """As given; a change counts from the next wave on."""
@@ -195,6 +196,25 @@ class ExpertCache(Generic[T]):
         self._end_open()
         self._loader.drain()
         self._slots.clear()
+
+    def held(self) -> dict[int, int]:
+        """Experts in each layer's own slots, those on their way included. For the thread that runs the model."""
+        return {layer: len(table) for layer, table in self._slots.tables.items()}
+
+    def resize(self, slots_per_layer: Mapping[int, int]) -> int:
+        """Give each layer so many of the slots it was made with, at least 1; the bytes given back to the system.
+
+        Between two requests, on the thread that runs the model. The least wanted experts leave; slots that a read is
+        under way into stay, and the caller asks again. Slots taken back are empty.
+        """
+        self._end_open()
+        self._loader.reap()
+        n_bytes = 0
+        for layer, n_slots in slots_per_layer.items():
+            table = self._slots.tables[layer]
+            for slot in table.resize(max(1, min(n_slots, self._made_with[layer]))):
+                n_bytes += self._loader.forget(table, slot)
+        return n_bytes
 
     def stats(self) -> CacheStats:
         """Figures so far; may be asked for from any thread."""

@@ -171,6 +171,15 @@ class Loader(Generic[T]):
         while self._arenas:
             self._arenas.pop().close()
 
+    def forget(self, table: SlotTable[ExpertId], slot: SlotIndex) -> int:
+        """Give the memory of a slot that holds nothing back to the system; the bytes that were in use, 0 if none."""
+        bank = self._banks[table]
+        used = bool(bank.views[slot])
+        bank.views[slot], bank.contents[slot] = (), None
+        if used:
+            bank.arena.forget(SlotIndex(bank.first + slot))
+        return bank.arena.stride_bytes if used else 0
+
     def _requests(self, key: ExpertId, where: Place) -> list[ReadRequest]:
         """The reads of an expert into a slot; from now on the slot's views are this expert's."""
         bank = self._banks[where.table]
