@@ -43,6 +43,11 @@ class RateBook:
             if isinstance(data, dict) and (data.get("version"), data.get("machine")) == (VERSION, self._machine):
                 self._data = data
 
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is remembered."""
+        return self._path is not None
+
     def drive(self, name: str) -> float | None:
         """Bytes a second that a drive gave, or None."""
         return _rate(self._table("drives").get(name))

@@ -150,6 +150,20 @@ class DraftStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFigures:
+    """What was planned in memory and what is used, at the end of a turn."""
+
+    ceiling_bytes: int
+    """What the process must stay under."""
+    planned_bytes: int
+    """What the plan's parts come to when all are full."""
+    anonymous_bytes: int
+    """What the process alone holds now."""
+    peak_bytes: int
+    """The most it held so far, its program files included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStats:
     """Figures of one turn."""
 
@@ -175,6 +189,8 @@ class TurnStats:
     """Where `prefill_s` and `decode_s` went: the phases of each add up to it."""
     draft: DraftStats | None = None
     """None when drafting is off."""
+    memory: MemoryFigures | None = None
+    """None where nobody planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

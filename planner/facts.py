@@ -162,6 +162,11 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return room.room_bytes
 
 
+def peak_bytes(root: Path = Path("/")) -> int:
+    """The most this process held so far, program files included; 0 where the system does not say."""
+    return _fields(root / "proc/self/status").get("VmHWM", 0)
+
+
 def own_bytes(root: Path = Path("/")) -> int:
     """Anonymous memory of this process: what it alone holds. Mapped files are not counted, for they can be dropped."""
     fields = _fields(root / "proc/self/status")

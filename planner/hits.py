@@ -61,14 +61,27 @@ class Popularity:
         """Distinct experts that so many steps ask for."""
         return float((1 - (1 - self.chances) ** n_steps).sum())
 
-    def hits(self, n_slots: int, n_steps: int | None = None) -> float:
-        """Share of the experts asked for that are in memory, once warm; or over the first steps from an empty cache."""
+    def hits(self, n_slots: int) -> float:
+        """Share of the experts asked for that are in memory, once warm."""
         sizes, found = self.kept
         full = float(np.interp(min(n_slots, sizes[-1]), sizes, _TIMES))
-        if n_steps is None:
-            return float(np.interp(full, _TIMES, found)) / self.n_used
-        steps = np.minimum(np.arange(n_steps, dtype=np.float64), full)
-        return float(np.interp(steps, _TIMES, found).mean()) / self.n_used
+        return float(np.interp(full, _TIMES, found)) / self.n_used
+
+    def hits_after(self, n_slots: int, rows: int, n_steps: int) -> float:
+        """The same over the `n_steps` steps that follow a prompt of `rows` rows, before which all slots were empty.
+
+        A prompt that asked for fewer experts than there are slots left them all. A longer one left some of what it
+        read, no more likely to be asked for than others, and they make room one by one for what is.
+        """
+        sizes, found = self.kept
+        full = float(np.interp(min(n_slots, sizes[-1]), sizes, _TIMES))
+        fits = rows <= full
+        steps = np.minimum(np.arange(n_steps, dtype=np.float64) + (rows if fits else 0), full)
+        share = np.interp(steps, _TIMES, found) / self.n_used
+        if not fits:
+            left = np.maximum(0.0, n_slots - np.interp(steps, _TIMES, sizes)) / self.chances.size
+            share = share + left * (1 - share)
+        return float(share.mean())
 
     def by_slots(self) -> Floats:
         """Hits of one step, once warm, for 0, 1, 2 ... E slots: [E + 1], concave."""

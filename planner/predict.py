@@ -35,9 +35,12 @@ class Forecast:
     """One forward, or a number of them."""
 
     n_tokens: int
+    """Tokens read, or forwards that decoded."""
     phases: tuple[Phase, ...]
+    n_asked: float
+    """Experts asked for, each once a forward and layer."""
     hit_rate: float
-    """Share of the experts asked for that are in memory."""
+    """Share of them that are in memory."""
     read_bytes: int
     """From drives."""
 
@@ -65,23 +68,31 @@ class Predictor:
         self._laws = {layer: laws[layer] for layer in range(footprint.config.n_layers)}
         self._drives_bytes_s = max(1.0, sum(drive.rate_bytes_s for drive in facts.drives))
 
-    def answer(self, n_tokens: int, *, after_tokens: int = AT_TOKENS, cold: bool = False) -> Forecast:
-        """Decoding so many tokens behind `after_tokens`, warm, or from empty slots."""
+    def answer(
+        self, n_forwards: int, *, rows: float = 1.0, after_tokens: int = AT_TOKENS, fresh_rows: int | None = None
+    ) -> Forecast:
+        """So many decode forwards behind `after_tokens`, each of a token and the drafts it verifies: `rows` in all.
+
+        Slots are warm, unless `fresh_rows` says that they were empty when a prompt of so many rows was read.
+        """
         model, rates = self._model, self._facts.rates
-        asked = sum(law.n_used for law in self._laws.values())
-        steps = n_tokens if cold else None
-        hits = sum(law.n_used * law.hits(self._slots(layer), steps) for layer, law in self._laws.items())
+        asked = hits = 0.0
+        for layer, law in self._laws.items():
+            slots, wanted = self._slots(layer), law.distinct(rows)
+            share = law.hits(slots) if fresh_rows is None else law.hits_after(slots, fresh_rows, max(1, n_forwards))
+            asked += wanted
+            hits += wanted * share
         read = (asked - hits) * model.expert_bytes
         experts = asked * model.expert_bytes
         once = [
             self._weights("trunk", model.trunk),
-            Phase(name="experts", seconds=experts / rates.fp4_bytes_s, n_bytes=experts),
+            Phase(name="experts", seconds=experts / rates.fp4_bytes_s, n_bytes=round(experts)),
             self._weights("head", model.head),
-            self._attention(1, after_tokens + n_tokens // 2),
+            self._attention(rows, after_tokens + n_forwards // 2),
             Phase(name="waiting for drives", seconds=read / self._drives_bytes_s, n_bytes=round(read)),
             Phase(name="other", seconds=LAYER_S * len(model.layers)),
         ]
-        return _times(n_tokens, once, hits / asked if asked else 1.0, round(read))
+        return _times(n_forwards, once, asked, hits / asked if asked else 1.0, round(read))
 
     def prompt(self, n_tokens: int, *, after_tokens: int = 0, cold: bool = True) -> Forecast:
         """Reading so many tokens, in chunks of the plan's size, from empty slots or warm ones."""
@@ -98,6 +109,7 @@ class Predictor:
         return Forecast(
             n_tokens=n_tokens,
             phases=tuple(Phase(name=name, seconds=s, n_bytes=b) for name, (s, b) in sums.items()),
+            n_asked=asked,
             hit_rate=hits / asked if asked else 1.0,
             read_bytes=round((asked - hits) * self._model.expert_bytes),
         )
@@ -140,7 +152,7 @@ class Predictor:
         seconds = weights.fp8_bytes / rates.fp8_bytes_s + weights.plain_bytes / rates.plain_bytes_s
         return Phase(name=name, seconds=seconds, n_bytes=weights.n_bytes)
 
-    def _attention(self, rows: int, at_tokens: int) -> Phase:
+    def _attention(self, rows: float, at_tokens: int) -> Phase:
         """Keys seen by each row: the window, the selected groups, and all groups where a layer selects."""
         config = self._model.config
         multiply_adds = 0
@@ -154,6 +166,6 @@ class Predictor:
         return Phase(name="attention", seconds=rows * multiply_adds / self._facts.rates.multiply_adds_s)
 
 
-def _times(n: int, once: Sequence[Phase], hit_rate: float, read_bytes: int) -> Forecast:
+def _times(n: int, once: Sequence[Phase], n_asked: float, hit_rate: float, read_bytes: int) -> Forecast:
     phases = tuple(Phase(name=p.name, seconds=n * p.seconds, n_bytes=n * p.n_bytes) for p in once)
-    return Forecast(n_tokens=n, phases=phases, hit_rate=hit_rate, read_bytes=n * read_bytes)
+    return Forecast(n_tokens=n, phases=phases, n_asked=n * n_asked, hit_rate=hit_rate, read_bytes=n * read_bytes)

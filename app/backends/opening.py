@@ -2,10 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from app.progress import CountProgress
+from app.rates import RateBook
 from app.reading import Reading
 from app.report import format_bytes
 from engine.errors import Stopped
@@ -113,22 +114,41 @@ def check_mirrors(
 
 
 def measure_weights(
-    checkpoint: Checkpoint, experts: Callable[[], Sequence[Sequence[Extent]]], reading: Reading, say: Say
+    checkpoint: Checkpoint,
+    experts: Callable[[], Sequence[Sequence[Extent]]],
+    reading: Reading,
+    say: Say,
+    book: RateBook | None = None,
 ) -> None:
-    """Have reads shared by the rates that the drives give now, where a shard can be read from more than one.
+    """Have reads shared by the rates of the drives, where a shard can be read from more than one: those remembered in
+    `book`, else those they give now, which are then remembered.
 
     `experts` gives the extents of each. Raises: what opening a shard raises.
     """
     if not have_choice(checkpoint.replicas, checkpoint.headers):
         return
+    names = sorted(checkpoint.replicas.drives)
+    key = f"{' and '.join(names)}, {reading.io}, depth {reading.depth or DEFAULT_DEPTH}"
+    known = None if book is None else book.shared(key)
+    if known is not None and sorted(known) == names:
+        checkpoint.replicas.weigh(known)
+        _say_shares(known, "Measured before", say)
+        return
     wanted = experts()
     shards = list(dict.fromkeys(extent.shard for item in wanted for extent in item))
     with ReplicaFiles.open(checkpoint.replicas, shards, reading.io) as files:
         rates = weigh_drives(files, wanted, depth=reading.depth or DEFAULT_DEPTH)
-    measured = [rate for rate in rates if rate.error is None]
+    measured = {rate.drive: rate.rate_bytes_s for rate in rates if rate.error is None}
     if len(measured) > 1:
-        each = ", ".join(f"{shown(rate.drive)} {format_bytes(rate.rate_bytes_s)}/s" for rate in measured)
-        say(f"{len(measured)} drives share the reads, most where they end soonest. Measured now: {each}.")
+        _say_shares(measured, "Measured now", say)
+    if book is not None and sorted(measured) == names:
+        book.note_shared(key, measured)
+        book.save()
+
+
+def _say_shares(rates: Mapping[str, float], when: str, say: Say) -> None:
+    each = ", ".join(f"{shown(drive)} {format_bytes(rate)}/s" for drive, rate in rates.items())
+    say(f"{len(rates)} drives share the reads, most where they end soonest. {when}: {each}.")
 
 
 def _report_texts(report: FolderReport, found: FoundCopies) -> Iterator[str]:

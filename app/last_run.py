@@ -1,0 +1,138 @@
+"""What was predicted of the last turn on each model, and what then happened: for `artesian plan --last`.
+
+One small JSON file in the cache folder. A file that cannot be used is begun anew.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.planning import Planned
+from engine.events import MemoryFigures, TurnStats
+from engine.small_files import read_regular
+from planner.predict import Forecast, Predictor
+from planner.solve import popularity
+
+_MOST_BYTES = 1_000_000
+_MOST_MODELS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure, predicted and measured."""
+
+    label: str
+    unit: str
+    """As in `planner.explain.Figure`."""
+    predicted: float
+    happened: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRun:
+    """One turn."""
+
+    model: str
+    at: float
+    """Seconds since 1970."""
+    warm: bool
+    """Whether another turn had filled the slots before."""
+    figures: tuple[Compared, ...]
+
+
+def compare(planned: Planned, stats: TurnStats, memory: MemoryFigures, *, warm: bool, model: str) -> LastRun:
+    """The turn's figures beside what the plan says of a turn of its length."""
+    predictor = Predictor(
+        planned.facts,
+        planned.footprint,
+        planned.plan,
+        popularity(planned.footprint, planned.shares, drafting=planned.plan.drafting),
+    )
+    read = stats.prompt_tokens - stats.reused_tokens
+    drawn = stats.answer_tokens + stats.thinking_tokens
+    drafts = stats.draft
+    # The first token of a reply comes with the prompt.
+    forwards = drafts.forwards if drafts is not None and drafts.forwards else max(0, drawn - 1)
+    rows = 1.0 + (drafts.drafted / forwards if drafts is not None and forwards else 0.0)
+    prompt = predictor.prompt(read, after_tokens=stats.reused_tokens, cold=not warm) if read else None
+    answer = predictor.answer(forwards, rows=rows, after_tokens=stats.prompt_tokens, fresh_rows=None if warm else read)
+    figures = [
+        Compared(
+            label="memory, all slots full", unit="bytes", predicted=memory.planned_bytes, happened=memory.peak_bytes
+        ),
+    ]
+    if prompt is not None and stats.prefill_s > 0:
+        figures.append(
+            Compared(label="prompt", unit="tokens/s", predicted=prompt.tokens_s, happened=read / stats.prefill_s)
+        )
+    if forwards and stats.decode_s > 0:
+        figures.append(
+            Compared(
+                label="answer",
+                unit="tokens/s",
+                predicted=drawn / answer.seconds if answer.seconds else 0.0,
+                happened=drawn / stats.decode_s,
+            )
+        )
+    n_experts = stats.expert_hits + stats.expert_misses
+    if n_experts:
+        figures += [
+            Compared(
+                label="experts found in memory",
+                unit="share",
+                predicted=_hit_rate(prompt, answer),
+                happened=stats.expert_hits / n_experts,
+            ),
+            Compared(
+                label="read from drives",
+                unit="bytes",
+                predicted=(prompt.read_bytes if prompt else 0) + answer.read_bytes,
+                happened=stats.read_bytes,
+            ),
+        ]
+    return LastRun(model=model, at=time.time(), warm=warm, figures=tuple(figures))
+
+
+def _hit_rate(*parts: Forecast | None) -> float:
+    """Of several phases, weighed by the experts they ask for."""
+    asked = sum(part.n_asked for part in parts if part is not None)
+    found = sum(part.n_asked * part.hit_rate for part in parts if part is not None)
+    return found / asked if asked else 1.0
+
+
+def save_run(path: Path, run: LastRun) -> None:
+    """Keep `run` as its model's last. A folder that cannot be written to is no trouble."""
+    runs = {known.model: known for known in load_runs(path)} | {run.model: run}
+    newest = sorted(runs.values(), key=lambda one: -one.at)[:_MOST_MODELS]
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump([asdict(one) for one in newest], file)
+        Path(temporary).replace(path)
+
+
+def load_runs(path: Path) -> Sequence[LastRun]:
+    """The last run of each model; nothing for a file that cannot be used."""
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        return [_run(entry) for entry in json.loads(read_regular(path, _MOST_BYTES))]
+    return []
+
+
+def _run(entry: dict[str, Any]) -> LastRun:
+    figures = tuple(
+        Compared(
+            label=str(one["label"]),
+            unit=str(one["unit"]),
+            predicted=float(one["predicted"]),
+            happened=float(one["happened"]),
+        )
+        for one in entry["figures"]
+    )
+    return LastRun(model=str(entry["model"]), at=float(entry["at"]), warm=bool(entry["warm"]), figures=figures)
