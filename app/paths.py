@@ -33,6 +33,11 @@ def rates_file() -> Path:
     return cache_dir() / "rates.json"
 
 
+def runs_file() -> Path:
+    """What was predicted of the last turns, and what then happened."""
+    return cache_dir() / "last-runs.json"
+
+
 def log_file() -> Path:
     """The newest log; older ones lie beside it with a number at the end."""
     return platformdirs.user_log_path(_APP, appauthor=False) / "artesian.log"
