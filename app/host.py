@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from app import logs
-from app.backends.base import Backend, PromptCost, RunFacts, TurnRequest
+from app.backends.base import Backend, OpenEvent, PromptCost, RunFacts, TurnRequest
 from app.progress import CountProgress
 from engine.errors import Stopped
-from engine.events import Event, LoadProgress, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
+from engine.events import Event, LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's switch between threads while an engine runs: median lag of the event loop under a spinning thread falls
@@ -249,12 +249,18 @@ class Host:
                 self._backend = self._make_backend()
             return self._backend
 
-    def _open(self, should_stop: Callable[[], bool]) -> None:
+    def _open(self, should_stop: Callable[[], bool], sink: Sink | None = None) -> None:
         """Raises: what the backend's `open` raises."""
         put = self.mailbox.put
+
+        def tell(event: OpenEvent) -> None:
+            if sink is not None and isinstance(event, Notice):
+                sink.take(event)
+            put(event)
+
         put(Opening())
         try:
-            self._the_backend().open(put, should_stop)
+            self._the_backend().open(tell, should_stop)
             facts = self._facts = self._the_backend().facts()
         except Exception as error:
             self._drop()
@@ -289,7 +295,7 @@ class Host:
         error = ""
         try:
             if not self._is_open:
-                self._open(should_stop)
+                self._open(should_stop, sink)
             if sink is not None and self._facts is not None:
                 sink.set_facts(self._facts)
             for event in self._the_backend().generate(turn.request, should_stop):

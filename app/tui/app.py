@@ -137,7 +137,7 @@ class ArtesianApp(ThemedApp):
         for event in events:
             if isinstance(event, Opened):
                 self.facts = event.facts
-        if events:
+        if events and self.chat.is_running:
             self.chat.take(events)
 
     def reopen(self, choice: ModelChoice) -> None:

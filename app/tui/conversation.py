@@ -38,10 +38,10 @@ class Running:
     request: TurnRequest
     drawn: deque[tuple[float, int]] = field(default_factory=deque)
     n_drawn: int = 0
+    has_begun: bool = False
     is_stopping: bool = False
     repetition: RepetitionWatch = field(default_factory=RepetitionWatch)
     repeats: bool = False
-    reading: PrefillProgress | None = None
 
 
 class Conversation:
@@ -139,7 +139,7 @@ class Conversation:
     def take(self, event: HostEvent) -> bool:
         """Show one event of the turn that runs; whether it ended with it."""
         running = self.running
-        if running is None:
+        if running is None or not self._is_of(running, event):
             return False
         rows = running.rows
         match event:
@@ -150,7 +150,6 @@ class Conversation:
             case CountProgress():
                 rows.set_progress([progress_text(event)])
             case PrefillProgress():
-                running.reading = event
                 rows.set_progress(reading_lines(event, rows.width))
             case Drawn():
                 self._count(running, event.n_tokens)
@@ -173,6 +172,12 @@ class Conversation:
                 pass
         return False
 
+    def _is_of(self, running: Running, event: HostEvent) -> bool:
+        """Whether an event is of this turn: one before it, of another conversation, may still be ending."""
+        if isinstance(event, TurnBegan):
+            running.has_begun = event.turn == running.number
+        return running.has_begun or isinstance(event, Opening | LoadProgress | CountProgress)
+
     def rate(self) -> float | None:
         """Tokens a second of the turn that runs; None while there are too few."""
         if self.running is None or len(self.running.drawn) < 2:
@@ -191,12 +196,14 @@ class Conversation:
     def _finish(self, running: Running) -> None:
         self.running = None
         rows = running.rows
-        rows.settle()
+        if not rows.is_long:
+            rows.settle()
         self._end(rows, self.transcript.node(rows.node_id))
 
     def _fail(self, running: Running, error: Exception) -> None:
         self.running = None
-        running.rows.settle()
+        if not running.rows.is_long:
+            running.rows.settle()
         if isinstance(error, Stopped):
             running.rows.set_footer(["stopped by you before it began", "ctrl+r answers again"])
             return

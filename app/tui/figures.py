@@ -25,13 +25,13 @@ def footer_parts(stats: TurnStats, reason: DoneReason | None, seed: int | None =
     """The figures of a finished turn, the most telling first."""
     drawn = stats.answer_tokens + stats.thinking_tokens
     parts = [_with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
+    if reason is not None and (why := _why(stats, reason)):
+        parts.append(why)
     n_read = stats.prompt_tokens - stats.reused_tokens
     parts.append(_with_rate(f"read {n_read:,}", n_read, stats.prefill_s) + f", {stats.reused_tokens:,} reused")
     if stats.read_bytes:
         parts.append(f"drives {format_bytes(stats.read_bytes)}, wait {wait_share(stats):.0%}")
     parts.extend(draft_parts(stats))
-    if reason is not None and (why := _why(stats, reason)):
-        parts.append(why)
     if seed is not None:
         parts.append(f"seed {seed}")
     return parts

@@ -22,7 +22,7 @@ LONGEST_WHOLE_CHARS = 20_000
 """The same for text that is whole: the inline parser takes quadratic time over some input that nobody means."""
 
 _SLICE_CHARS = 2_000
-_CODE_PART_LINES = 40
+_CODE_PART_LINES = 16
 
 _FENCE = re.compile(r"(?P<indent> {0,3})(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)\n")
 

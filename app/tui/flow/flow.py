@@ -51,11 +51,22 @@ class Flow:
         self.tail = self._growing.tail()
         self._add(self.tail, [], self.tail_rows)
 
-    def settle(self, blocks: Sequence[Block] | None = None) -> None:
-        """End the growing: `blocks` are those of `whole(source)`, which may be worked out in another thread."""
+    def settle(self) -> None:
+        """End the growing, for now: what was handed out in parts is put together. Takes a while for a long text."""
         self._growing = None
-        self.blocks, self.tail = list(whole(self.source) if blocks is None else blocks), []
+        self.blocks, self.tail = whole(self.source), []
         self._lay_out()
+
+    def settled(self) -> "Flow":
+        """A settled one of the same text, made in another thread while this one is shown."""
+        flow = Flow(self._width)
+        flow.is_raw, flow._source = self.is_raw, [self.source]
+        flow.settle()
+        return flow
+
+    def is_like(self, other: "Flow") -> bool:
+        """Whether they show the same text in the same way."""
+        return (self.source, self._width, self.is_raw) == (other.source, other._width, other.is_raw)
 
     def reopen(self) -> None:
         """Let it grow again."""

@@ -5,13 +5,16 @@ engine's events all the same.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
@@ -21,11 +24,12 @@ from app.actions import Scope
 from app.backends.base import PromptCost, TurnRequest
 from app.drafts import DraftFile
 from app.errors import AppError
-from app.host import HostEvent, Measured, Opened, OpenFailed, Opening, Warmed, Warming
+from app.host import HostEvent, Measured, Opened, OpenFailed, Opening, TurnFailed, Warmed, Warming
 from app.input_history import InputHistory
 from app.paths import data_dir
 from app.report import format_per_second
-from app.sanitize import one_line
+from app.sanitize import one_line, visible
+from app.transcripts.export import Form, export
 from app.transcripts.records import Node
 from app.transcripts.session import ChatSession
 from app.transcripts.transcript import Transcript
@@ -34,15 +38,16 @@ from app.tui.action_bindings import bindings_of
 from app.tui.conversation import Conversation
 from app.tui.figures import hit_share, loading_text, price, wait_share
 from app.tui.flow.spans import Span
-from app.tui.messages import ConversationChanged, TurnEnded
 from app.tui.widgets.find_bar import FindBar
+from app.tui.widgets.page import MUTED
 from app.tui.widgets.prompt import Prompt
+from app.tui.widgets.side_panel import LEAST_WIDTH, SidePanel
 from app.tui.widgets.status_line import Part, StatusLine
 from app.tui.widgets.transcript_view import TranscriptView
 from app.tui.widgets.turn import NoteRows, ReplyRows, Stop
 from app.values import EFFORTS, is_effort, parse_effort
-from engine.errors import Stopped
-from engine.events import LoadProgress, TurnStats
+from engine.errors import PromptError, Stopped
+from engine.events import LoadProgress, Notice, TurnDone, TurnStats
 
 if TYPE_CHECKING:
     from app.tui.app import ArtesianApp
@@ -53,6 +58,9 @@ PRICE_AFTER_S = 0.3
 DEAR_S = 10.0
 """Reading again that takes longer is asked about first."""
 
+STATUS_EVERY_S = 0.25
+"""The status line changes this often while a turn runs: faster is not read."""
+
 SMALLEST = (30, 8)
 """Columns and rows of a terminal in which there is something to see."""
 
@@ -62,6 +70,8 @@ class _Priced:
     """What was asked to be measured, and what is done with the answer."""
 
     ticket: int
+    text: str
+    """What was in the box."""
     take: Callable[[PromptCost], None]
 
 
@@ -87,6 +97,9 @@ class ChatScreen(Screen[None]):
         )
         self._find = FindBar()
         self._status = StatusLine()
+        self._heading = Static(id="chat-heading", markup=False)
+        self._note = Static(id="chat-note", markup=False)
+        self._side = SidePanel()
         self._model_state = ""
         self._is_open = False
         self._n_turns = 0
@@ -96,7 +109,10 @@ class ChatScreen(Screen[None]):
         self._context_tokens: int | None = None
         self._editing: Node | None = None
         self._armed: tuple[str, str] | None = None  # a dear action that was asked about, and its message
-        self._since_check = 0
+        self._status_due = 0.0
+        self._given_back = ""  # a text that could not be sent
+        self._refused: tuple[str, str] | None = None  # a text that cannot be sent, and why
+        self._left: list[Transcript] = []  # conversations whose last turn has not ended yet
 
     @property
     def artesian(self) -> "ArtesianApp":
@@ -105,23 +121,41 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Heading, conversation, find line, price, box, status."""
-        yield Static(id="chat-heading", markup=False)
-        yield self.view
-        yield self._find
-        yield Static(id="chat-note", markup=False)
-        yield self.prompt
+        yield self._heading
+        with Horizontal(id="chat-body"):
+            with Vertical():
+                yield self.view
+                yield self._find
+                yield self._note
+                yield self.prompt
+            yield self._side
         yield self._status
         yield Static("This window is too small.", id="too-small")
 
     def on_mount(self) -> None:
         """Show what there is of the conversation."""
-        self.call_after_refresh(self.reload)
+        self.call_after_refresh(self._open_conversation)
+
+    async def _open_conversation(self) -> None:
+        """Show a conversation that was not shown before; laid out in a thread, as it may be long."""
+        conversation, cells = self.conversation, self.view.text_cells
+        await asyncio.to_thread(conversation.rows, cells)
+        if conversation is self.conversation:
+            self.reload()
+            transcript = conversation.transcript
+            if transcript.damage:
+                n_lines = len(transcript.damage)
+                self.note(f"{n_lines} line{'' if n_lines == 1 else 's'} of its file could not be read.", "$warning")
+            if transcript.read_only:
+                self.note(transcript.read_only, "$warning")
 
     def on_resize(self) -> None:
         """Say so when there is no room, and save rows where there are few."""
         width, height = self.size
         self.set_class(width < SMALLEST[0] or height < SMALLEST[1], "-too-small")
         self.set_class(height < 16, "-low")
+        self.set_class(width >= LEAST_WIDTH, "-wide")
+        self._show_heading()
 
     # what is shown
 
@@ -129,7 +163,9 @@ class ChatScreen(Screen[None]):
         """Show the path to the head again."""
         conversation = self.conversation
         rows = conversation.rows(self.view.text_cells)
-        self.view.show(rows or [NoteRows(self._welcome(), self.view.text_cells)])
+        # The blank row parts the heading from what scrolls under it.
+        cells = self.view.text_cells
+        self.view.show([NoteRows([()], cells), *rows] if rows else [NoteRows(self._welcome(), cells)])
         self._show_heading()
         self.show_status()
 
@@ -162,15 +198,13 @@ class ChatScreen(Screen[None]):
         room = max(self.size.width - len(model) - 4 - len(note), 8)
         shown = title if len(title) <= room else title[: room - 3] + "..."
         line = Content.assemble((shown, "bold"), (note, "$warning"), " " * max(room - len(shown), 0), "  ",
-                                (model, "$text-muted"))  # fmt: skip
-        self.query_one("#chat-heading", Static).update(line)
-        self.post_message(ConversationChanged(transcript.id, transcript.title))
+                                (model, MUTED))  # fmt: skip
+        self._heading.update(line)
 
     def note(self, text: str, style: str = "") -> None:
         """Say something above the box; "" takes it away."""
-        line = self.query_one("#chat-note", Static)
-        line.update(Content.styled(one_line(text), style))
-        line.set_class(bool(text), "-shown")
+        self._note.update(Content.styled(one_line(text), style))
+        self._note.set_class(bool(text), "-shown")
 
     def show_status(self) -> None:
         """The line at the bottom."""
@@ -202,6 +236,7 @@ class ChatScreen(Screen[None]):
         if problem is None and conversation.transcript.head is not None:
             parts.append(("read only" if conversation.transcript.read_only else "saved", ""))
         self._status.show(parts)
+        self._side.show(self.artesian.facts, stats)
 
     # events of the engine
 
@@ -209,6 +244,7 @@ class ChatScreen(Screen[None]):
         """Show what the engine did since the last call."""
         conversation = self.conversation
         touched = False
+        still = conversation.running.rows.n_still_rows if conversation.running is not None else 0
         for event in events:
             self._take_state(event)
             running = conversation.running
@@ -216,13 +252,16 @@ class ChatScreen(Screen[None]):
                 continue
             touched = True
             if conversation.take(event):
-                self._turn_ended(running.rows)
+                still = 0
+                self._turn_ended(running.rows, event)
             elif running.repeats:
                 running.repeats = False
                 self.note("The reply repeats itself. Esc stops it.", "$warning")
         if touched:
-            self.view.changed(max(len(self.view.messages) - 1, 0))
-        if events:
+            self.view.changed(max(len(self.view.messages) - 1, 0), still)
+        now = time.monotonic()
+        if events and (conversation.running is None or now >= self._status_due):
+            self._status_due = now + STATUS_EVERY_S
             self.show_status()
 
     def _take_state(self, event: HostEvent) -> None:
@@ -243,23 +282,42 @@ class ChatScreen(Screen[None]):
                 self._model_state = "ready"
             case Measured():
                 self._measured(event)
+            case Notice() if self.conversation.running is None:
+                self.notify(visible(event.text), severity="warning", markup=False, timeout=12)
+            case TurnDone() | TurnFailed():
+                for transcript in self._left:
+                    transcript.close()
+                self._left.clear()
             case _:
                 pass
 
-    def _turn_ended(self, rows: ReplyRows) -> None:
+    def _turn_ended(self, rows: ReplyRows, event: HostEvent) -> None:
         self.artesian.last_turn = self.conversation.last_stats
         self.note("")
         self._show_heading()
-        self.post_message(TurnEnded())
-        if self.prompt.text.strip():
+        if rows.is_long:
+            self.run_worker(self._settle(rows), exit_on_error=False)
+        if isinstance(event, TurnFailed) and isinstance(event.error, PromptError) and not self.prompt.text.strip():
+            node = self._message_of_user()
+            if node is not None:  # it cannot be run as it is: back into the box, to be changed
+                self._edit(node)
+        elif self.prompt.text.strip():
             self._price_soon()
 
+    async def _settle(self, rows: ReplyRows) -> None:
+        """Put the parts of a long reply together, aside."""
+        flows = await asyncio.to_thread(rows.settled)
+        if rows.take_settled(flows) and rows in self.view.messages:
+            self.view.changed(self.view.messages.index(rows))
+
     def check_saved(self) -> None:
-        """Say once when the conversation is not saved, and try again."""
+        """Say when the conversation is not saved, and try again; show what another window has added to it."""
         transcript = self.conversation.transcript
         if transcript.problem is not None:
             self.note(transcript.problem, "$warning")
             self.run_worker(asyncio.to_thread(transcript.retry), group="retry", exclusive=True, exit_on_error=False)
+        elif transcript.read_only and transcript.refresh():
+            self.reload()
         self.show_status()
 
     # sending
@@ -269,8 +327,10 @@ class ChatScreen(Screen[None]):
         event.stop()
         conversation = self.conversation
         if conversation.running is not None:
-            self.prompt.restore(event.text)
-            self.note("A reply is being written. Esc stops it.")
+            self._give_back(event.text, "A reply is being written. Esc stops it.")
+            return
+        if self._refused is not None and self._refused[0] == event.text:
+            self._give_back(event.text, self._refused[1])
             return
         editing, self._editing = self._editing, None
         session = conversation.session
@@ -280,10 +340,15 @@ class ChatScreen(Screen[None]):
             else:
                 node = await asyncio.to_thread(session.add_user, event.text)
         except AppError as error:
-            self.prompt.restore(event.text)
-            self.note(f"{error} {error.hint}".strip(), "$error")
+            self._give_back(event.text, f"{error} {error.hint}".strip())
             return
         self._answer(node, session.request(node))
+
+    def _give_back(self, text: str, why: str) -> None:
+        """Put what could not be sent back into the box."""
+        self.prompt.restore(text)
+        self._given_back = self.prompt.text
+        self.note(why, "$warning")
 
     def _answer(self, node: Node, request: TurnRequest) -> None:
         """Run a turn: a reply under `node`, or more of it."""
@@ -296,6 +361,14 @@ class ChatScreen(Screen[None]):
             self.note(f"{error} {error.hint}".strip(), "$error")
             return
         self.reload()
+
+    @on(TranscriptView.Aligned)
+    def _aligned(self, event: TranscriptView.Aligned) -> None:
+        """Let what is below begin in the column of the text above."""
+        event.stop()
+        left = event.left_cells - 1  # the editor has one cell of its own
+        self.prompt.styles.padding = (0, 1, 0, left)
+        self._note.styles.padding = (0, 2, 0, left + 1)
 
     @on(Prompt.Commanded)
     def _commanded(self, event: Prompt.Commanded) -> None:
@@ -313,6 +386,9 @@ class ChatScreen(Screen[None]):
     def _draft_changed(self, event: Prompt.Changed) -> None:
         event.stop()
         self._armed = None
+        if event.text == self._given_back:
+            return  # what is said of it stays
+        self._given_back = ""
         if not event.text.strip() or event.text.startswith("/"):
             self._ticket += 1
             if self.conversation.running is None and self._editing is None:
@@ -338,11 +414,11 @@ class ChatScreen(Screen[None]):
 
     def _show_price(self, cost: PromptCost, what: str) -> None:
         state = "warm" if cost.reused_tokens else "cold" if self._is_open else "the model is not loaded yet"
-        self.note(f"{price(cost, what=what)} | {state}", "$text-muted")
+        self.note(f"{price(cost, what=what)} | {state}", MUTED)
 
     def _measure(self, request: TurnRequest, take: Callable[[PromptCost], None]) -> None:
         self._ticket += 1
-        self._priced = _Priced(self._ticket, take)
+        self._priced = _Priced(self._ticket, self.prompt.text, take)
         self.artesian.host.measure(self._ticket, request)
 
     def _measured(self, event: Measured) -> None:
@@ -351,8 +427,11 @@ class ChatScreen(Screen[None]):
             return
         self._priced = None
         if event.cost is None:
-            self.note(f"{event.error} {getattr(event.error, 'hint', '')}".strip(), "$warning")
+            why = f"{event.error} {getattr(event.error, 'hint', '')}".strip()
+            self._refused = (priced.text, why)
+            self.note(why, "$warning")
             return
+        self._refused = None
         self._context_tokens = event.cost.context_tokens
         priced.take(event.cost)
 
@@ -401,11 +480,14 @@ class ChatScreen(Screen[None]):
         node = self.conversation.transcript.head
         if self._is_busy():
             return
-        if node is None or node.role != "assistant" or node.status == "complete":
-            self.note("There is no reply to go on with." if node is None else "The reply is complete.")
+        if node is None:
+            self.note("There is no reply to go on with.")
             return
-        if not node.ids and not node.text:
+        if node.role != "assistant" or not (node.ids or node.text):
             self.action_regenerate()
+            return
+        if node.status == "complete":
+            self.note("The reply is complete.")
             return
         self._dear("continue", node, self.conversation.session.continue_request(node), "Go on")
 
@@ -427,11 +509,14 @@ class ChatScreen(Screen[None]):
         if node is None:
             self.note("There is no message to edit.")
             return
+        self._edit(node)
+        self.note("Editing: Enter sends it as a branch, Esc leaves it.")
+
+    def _edit(self, node: Node) -> None:
         self._editing = node
         self.view.leave_cursor()
         self.prompt.set_text(node.text)
         self.prompt.focus_editor()
-        self.note("Editing: Enter sends it as a branch, Esc leaves it.")
 
     def action_previous_sibling(self) -> None:
         """Show the branch before."""
@@ -649,12 +734,14 @@ class ChatScreen(Screen[None]):
         old = self.conversation
         if old.running is not None:
             self.artesian.host.stop()
+            self._left.append(old.transcript)
         else:
             old.transcript.close()
-        self._editing = self._armed = None
+        self._editing = self._armed = self._refused = None
         self.conversation = Conversation(self._session_of(transcript))
-        self.note(transcript.read_only, "$warning")
-        self.reload()
+        self.note("")
+        self.view.show([])
+        self.run_worker(self._open_conversation(), group="open", exclusive=True)
         self.prompt.focus_editor()
 
     def action_title(self, argument: str = "") -> None:
@@ -704,6 +791,29 @@ class ChatScreen(Screen[None]):
                 return
             self.reload()
         self.note("The system message stands before what you write next.")
+
+    async def action_export(self, argument: str = "") -> None:
+        """Write the conversation to a file that is not there yet, in the form its name ends in."""
+        transcript = self.conversation.transcript
+        if transcript.head is None:
+            self.note("There is nothing to export yet.")
+            return
+        path = Path(argument or f"artesian-{transcript.id}.md").expanduser().absolute()
+        form = path.suffix.removeprefix(".")
+        if form not in ("md", "json", "html"):
+            self.note("Give a name that ends in .md, .json or .html.", "$warning")
+            return
+
+        def write() -> None:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(export(transcript, cast(Form, form)))
+
+        try:
+            await asyncio.to_thread(write)
+        except OSError as error:
+            self.note(f"{path}: {error.strerror or error}", "$error")
+            return
+        self.note(f"Written to {path}")
 
     def action_editor(self) -> None:
         """Edit the draft in $EDITOR."""

@@ -9,13 +9,14 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from app.sanitize import one_line
+from app.tui.widgets.page import MUTED
 
 SEPARATOR = " | "
 
 Part = tuple[str, str]
 """A text and how it is meant: "" for a figure, "lead" for what goes on, "warn" for what is wrong."""
 
-_STYLES = {"": "", "lead": "$primary", "warn": "bold $warning"}
+_STYLES = {"": MUTED, "lead": "$primary", "warn": "bold $warning"}
 
 
 class StatusLine(Widget):
@@ -39,7 +40,7 @@ class StatusLine(Widget):
             if needed > room and shown:
                 break
             if shown:
-                shown.append((SEPARATOR, "$text-disabled"))
+                shown.append((SEPARATOR, MUTED))
             shown.append((text, _STYLES[style]))
             room -= needed
         return Content.assemble(*shown)

@@ -19,8 +19,10 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
+from textual.timer import Timer
 
 from app.tui.action_bindings import bindings_of
 from app.tui.flow.spans import Row
@@ -31,6 +33,10 @@ TEXT_CELLS = 96
 
 _GUTTER = 2
 """Cells left of the text, for the mark of the cursor."""
+
+_LONG_ROWS = 400
+"""More rows than these take longer to lay out than two frames last."""
+_RESIZE_AFTER_S = 0.1
 
 _STYLES = (
     *("em", "strong", "struck", "link", "code-inline", "h1", "h2", "h3", "marker", "faint"),
@@ -58,6 +64,12 @@ class Match:
     end: int
 
 
+class _PlainScrollBar(ScrollBarRender):
+    """Without the signs for parts of a cell, whose width terminals do not agree on."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
+
+
 class TranscriptView(ScrollView, can_focus=True):
     """The messages of a conversation, from the first to the head."""
 
@@ -69,6 +81,12 @@ class TranscriptView(ScrollView, can_focus=True):
         """The block cursor stands on another message, or left."""
 
         node_id: str | None
+
+    @dataclass
+    class Aligned(Message):
+        """The text begins at another column."""
+
+        left_cells: int
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -85,6 +103,7 @@ class TranscriptView(ScrollView, can_focus=True):
         self._styles: dict[tuple[str, ...], Style] = {}
         self._strips: dict[int, tuple[Row, object, Strip]] = {}
         self._cursor_rows = range(0)
+        self._resize_timer: Timer | None = None
 
     # what is shown
 
@@ -92,6 +111,11 @@ class TranscriptView(ScrollView, can_focus=True):
     def text_cells(self) -> int:
         """Width of the text."""
         return self._text_cells
+
+    @property
+    def left_cells(self) -> int:
+        """Cells left of the text, those for the mark included."""
+        return self._left + _GUTTER
 
     def show(self, messages: Sequence[MessageRows]) -> None:
         """Show these messages instead, from the end."""
@@ -108,9 +132,9 @@ class TranscriptView(ScrollView, can_focus=True):
         self.messages.append(message)
         self.changed(len(self.messages) - 1)
 
-    def changed(self, first: int = 0) -> None:
-        """The rows of messages from number `first` on are others now."""
-        before = self._starts[first] if first < len(self._starts) else self.virtual_size.height
+    def changed(self, first: int = 0, row: int = 0) -> None:
+        """The rows from number `row` of message number `first` on are others now."""
+        before = self._starts[first] + row if first < len(self._starts) else self.virtual_size.height
         self._count()
         self._keep_cursor()
         if self.follows:
@@ -127,6 +151,7 @@ class TranscriptView(ScrollView, can_focus=True):
         cells = max(min(room - _GUTTER - 1, TEXT_CELLS), 8)
         self._left = max((room - cells - _GUTTER) // 2, 0) if room > TEXT_CELLS + 2 * _GUTTER else 0
         self._strips.clear()
+        self.post_message(self.Aligned(self.left_cells))
         if cells == self._text_cells:
             return
         anchor = self._at(self.scroll_offset.y) if self.messages and not self.follows else None
@@ -360,17 +385,24 @@ class TranscriptView(ScrollView, can_focus=True):
 
     def on_mount(self) -> None:
         """Take the width there is."""
+        self.vertical_scrollbar.renderer = _PlainScrollBar  # type: ignore[misc]  # documented: per instance as well
         self.set_reading_width()
 
     def on_resize(self) -> None:
-        """Lay out for the new width."""
-        self.set_reading_width()
+        """Lay out for the new width; a long conversation once the size has stood still for a moment."""
+        if self._resize_timer is not None:
+            self._resize_timer.stop()
+        if self.virtual_size.height > _LONG_ROWS:
+            self._resize_timer = self.set_timer(_RESIZE_AFTER_S, self.set_reading_width)
+        else:
+            self.set_reading_width()
         if self.follows:
             self.scroll_end(animate=False, immediate=True, force=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Follow the end again once the user is back there."""
         super().watch_scroll_y(old_value, new_value)
+        self.vertical_scrollbar.position = new_value  # also of one that only appears with the next layout
         if new_value != old_value:
             self._note_scroll(new_value)
 

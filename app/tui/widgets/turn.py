@@ -15,6 +15,9 @@ from app.tui.flow.flow import Flow
 from app.tui.flow.rows import plain_rows
 from app.tui.flow.spans import Row, Span, tame, wrap
 
+LONG_CHARS = 6_000
+"""A longer reply is settled in a thread: it takes 30 ms for so many characters."""
+
 StopKind = Literal["prompt", "thinking", "text", "code", "note"]
 
 
@@ -160,12 +163,29 @@ class ReplyRows:
             self._notices.append(text)
             self._make_head()
 
+    @property
+    def is_long(self) -> bool:
+        """Whether settling it takes longer than a screen may stand still."""
+        return len(self.answer.source) + len(self.thinking.source) > LONG_CHARS
+
     def settle(self) -> None:
         """It grows no more, or not for now."""
         for flow in (self.thinking, self.answer):
             if flow.source:
                 flow.settle()
         self._set_progress(())
+
+    def settled(self) -> tuple[Flow, Flow]:
+        """Thinking and answer as `settle` would leave them; from any thread, for `take_settled`."""
+        return self.thinking.settled(), self.answer.settled()
+
+    def take_settled(self, flows: tuple[Flow, Flow]) -> bool:
+        """Show these instead; False when the text or the width is another by now."""
+        thinking, answer = flows
+        if not (thinking.is_like(self.thinking) and answer.is_like(self.answer)):
+            return False
+        self.thinking, self.answer = thinking, answer
+        return True
 
     def reopen(self) -> None:
         """It grows again: the reply is gone on with."""
@@ -249,6 +269,11 @@ class ReplyRows:
     def n_rows(self) -> int:
         """Rows, the blank one after them included."""
         return len(self._head) + self._n_thinking_rows + self.answer.n_rows + len(self._foot)
+
+    @property
+    def n_still_rows(self) -> int:
+        """Rows at the beginning that more text will not change."""
+        return len(self._head) + self._n_thinking_rows + len(self.answer.rows) if self.answer.source else 0
 
     def row(self, index: int) -> Row:
         """One row."""
