@@ -1,4 +1,3 @@
-import os
 import signal
 import subprocess
 import sys
@@ -76,4 +75,4 @@ def test_sixteen_windows_and_one_more(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.txt"))) == 16
     for window in windows:
         window.close()
-    assert len(os.listdir(tmp_path)) == 32
+    assert len(list(tmp_path.iterdir())) == 32

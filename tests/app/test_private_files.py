@@ -42,4 +42,4 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         monkeypatch.setattr(os, "fdopen", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(path, "new")
-    assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

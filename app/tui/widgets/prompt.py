@@ -227,16 +227,20 @@ class Prompt(Vertical):
 
     def open_in_editor(self) -> None:
         """Give the terminal to the user's editor, and take its text."""
+        edited: str | editing.EditorError
         try:
             with self.app.suspend():
-                edited = self._edit(self.text)
-        except editing.EditorError as error:
-            self.hint(f"{error}. {error.hint}".strip())
+                # Nothing may leave this block by an exception: Textual would not take the terminal back.
+                try:
+                    edited = self._edit(self.text)
+                except editing.EditorError as error:
+                    edited = error
         except SuspendNotSupported:
-            self.hint("This terminal cannot be given to an editor.")
-        else:
+            edited = editing.EditorError("this terminal cannot be given to an editor")
+        if isinstance(edited, str):
             self.editor.put(edited)
-        self.app.refresh(layout=True)
+        else:
+            self.hint(f"{edited}. {edited.hint}".strip())
 
     def save_draft(self) -> None:
         """Write the draft now. May wait for the disk."""

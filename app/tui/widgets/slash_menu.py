@@ -42,6 +42,11 @@ class SlashMenu(Static):
         self._first = 0
 
     @property
+    def offered(self) -> Sequence[Action]:
+        """What is shown, or would be with more room."""
+        return self._actions
+
+    @property
     def chosen(self) -> Action | None:
         """The marked action; None when there is none."""
         return self._actions[self._at] if self._actions else None

@@ -10,6 +10,7 @@ from app.model_choice import ModelChoice, choose_model
 from app.settings import Settings
 from app.transcripts.store import TranscriptStore
 from app.tui.themes import ThemedApp
+from app.tui.widgets.prompt import Prompt
 from engine.events import TurnStats
 
 
@@ -51,7 +52,11 @@ class Stage(ThemedApp):
         self.done: list[tuple[str, str]] = []
         """Actions that were asked for, with their argument."""
         self.opened: list[str] = []
-        """Transcripts that were asked for."""
+        """Transcripts and models that were asked for."""
+        self.sent: list[str] = []
+        """What was sent from a box."""
+        self.problems: list[str] = []
+        """What a box had to say."""
         self._chat = Chat(*widgets)
         self._above = screen
 
@@ -60,6 +65,18 @@ class Stage(ThemedApp):
         self.push_screen(self._chat)
         if self._above is not None:
             self.push_screen(self._above)
+
+    def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
+        """Note it."""
+        self.sent.append(event.text)
+
+    def on_prompt_commanded(self, event: Prompt.Commanded) -> None:
+        """Note it."""
+        self.done.append((event.action.id, event.argument))
+
+    def on_prompt_problem(self, event: Prompt.Problem) -> None:
+        """Note it."""
+        self.problems.append(event.text)
 
     def run_action_id(self, action_id: str, argument: str = "") -> None:
         """Note it."""

@@ -62,9 +62,8 @@ async def test_every_theme_can_be_taken_and_left() -> None:
 
 def test_no_style_sheet_names_a_colour() -> None:
     """Theme variables only, so that every theme reaches everything."""
-    colour = re.compile(
-        r"#[0-9a-fA-F]{3,8}\b|\b(?:rgb|hsl)a?\(|:\s*(?:black|white|red|green|blue|yellow|cyan|magenta)\b"
-    )
+    names = "black|white|red|green|blue|yellow|cyan|magenta"
+    colour = re.compile(rf"#[0-9a-fA-F]{{3,8}}\b|\b(?:rgb|hsl)a?\(|:\s*(?:{names})\b")
     named = re.compile(r"(?:color|background|border[a-z-]*|tint)\s*:[^;]*")
     folder = Path(__file__).parents[3] / "app" / "tui"
     for path in [*folder.rglob("*.tcss"), *folder.rglob("*.py")]:
