@@ -120,6 +120,28 @@ MIRRORS: dict[str, tuple[str, str]] = {
 """`artesian mirror NAME` likewise; the command is the function of that name."""
 _MIRROR_MODULE = {name: "mirror_look" if name in ("scan", "propose", "status") else "mirror_do" for name in MIRRORS}
 
+TRANSCRIPTS: dict[str, tuple[str, str]] = {
+    "list": ("[OPTIONS]", "List the conversations, the one changed last first."),
+    "show": ("ID [OPTIONS]", "Print one, the branch in view; with --json all of it."),
+    "search": ("WORDS... [OPTIONS]", "Find the messages that have all the words.\n\nExit code 1 when there are none."),
+    "export": (
+        "ID [md|json|html] [OPTIONS]",
+        "Write one for other programs: Markdown, JSON, or a web page.\n\n"
+        "Markdown and page show the branch in view and carry nothing that runs or loads; JSON has all branches.",
+    ),
+    "rename": ("ID [TITLE...]", "Give one a title; without one its first line."),
+    "delete": ("ID", "Delete one; for 30 days `undo` brings it back.\n\nPrints what to undo it by."),
+    "undo": ("[TOKEN]", "Bring the one deleted last back, or another.\n\nPrints its id."),
+    "path": ("[ID]", "Print where one is, or all of them."),
+    "replay": (
+        "ID [OPTIONS]",
+        "Make a reply again and compare it token by token.\n\n"
+        "The conversation is run as it was, turn by turn, with the seeds and settings it had. Says equal, or the first "
+        "token that differs and what has changed since; exit code 1 then.",
+    ),
+}
+"""`artesian transcripts NAME` likewise; ids may be cut short as long as they fit one conversation."""
+
 _HELP = """\
 Runs DeepSeek-V4.1-Flash on a machine that cannot hold it, by leaving the model on the drives.
 
@@ -167,6 +189,17 @@ def make_app() -> App:
         usage = f"Usage: artesian mirror {name} {arguments}\n"
         mirror.command(f"app.commands.{_MIRROR_MODULE[name]}:{name}", name=name, help=text, usage=usage)
     app.command(mirror)
+
+    transcripts = App(
+        name="transcripts",
+        help="The conversations on disk.",
+        usage="Usage: artesian transcripts COMMAND [OPTIONS]\n",
+    )
+    for name, (arguments, text) in TRANSCRIPTS.items():
+        usage = f"Usage: artesian transcripts {name} {arguments}\n"
+        function = "list_all" if name == "list" else name  # `list` is taken
+        transcripts.command(f"app.commands.transcripts:{function}", name=name, help=text, usage=usage)
+    app.command(transcripts)
 
     @app.meta.default
     def launch(

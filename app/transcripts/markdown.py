@@ -46,7 +46,7 @@ def contained(text: str) -> str:
                 fence = ""
         elif opened := _OPENS.match(line):
             indent, fence = opened.groups()
-            lines.append(line)
+            lines.append(line.replace("|", " "))  # or some parsers take it for the head of a table
             paragraph = _Paragraph()
         else:
             lines.append(paragraph.contained(line))

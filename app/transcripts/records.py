@@ -28,6 +28,10 @@ class Run:
 
     first: int
     """How many ids the reply had before it."""
+    first_text: int = 0
+    """How many characters its text had."""
+    first_thinking: int = 0
+    """How many characters its thinking had."""
     effort: Effort
     sampling: SamplerSettings
     """With the seed."""

@@ -134,7 +134,7 @@ class ReplyWriter:
 def run_record(run: Run) -> dict[str, Any]:
     """A run as it stands in the file."""
     return {
-        "first": run.first,
+        "first": [run.first, run.first_text, run.first_thinking],
         "effort": run.effort,
         "sampling": asdict(run.sampling),
         "max_tokens": run.max_tokens,

@@ -96,8 +96,11 @@ class ChatSession:
         `request` is what will be run. `facts` may come later, through the writer.
         Raises: TranscriptError when the transcript can only be read, or the reply to go on with has been answered.
         """
+        goes_on = node.role == "assistant"
         run = Run(
-            first=len(node.ids) if node.role == "assistant" else 0,
+            first=len(node.ids) if goes_on else 0,
+            first_text=len(node.text) if goes_on else 0,
+            first_thinking=len(node.thinking) if goes_on else 0,
             effort=request.effort,
             sampling=request.sampling,
             max_tokens=request.max_tokens,

@@ -283,8 +283,12 @@ def _time(value: object) -> datetime:
 def _run(value: object) -> Run:
     given: Mapping[str, Any] = value if isinstance(value, dict) else {}
     first, most, effort = given.get("first"), given.get("max_tokens"), given.get("effort")
+    if not (isinstance(first, list) and len(first) == 3 and all(type(one) is int and one >= 0 for one in first)):
+        first = [0, 0, 0]
     return Run(
-        first=first if type(first) is int and first >= 0 else 0,
+        first=first[0],
+        first_text=first[1],
+        first_thinking=first[2],
         effort=effort if isinstance(effort, str) or type(effort) is int else None,
         sampling=from_plain(SamplerSettings, given.get("sampling")) or SamplerSettings(),
         max_tokens=most if type(most) is int and most > 0 else 1,
