@@ -23,7 +23,7 @@ from pathlib import Path
 
 from engine.draft.drafter import Drafter
 from engine.events import Event, PrefillProgress, TurnDone, TurnStats
-from engine.kept import DEFAULT_KEPT_BYTES, KeptStates
+from engine.kept import DEFAULT_STATE_BYTES, KeptStates
 from engine.model import Model, ShouldStop, never
 from engine.prompt import Rendered
 from engine.sampling import Sampler
@@ -51,11 +51,11 @@ class Conversations:
         *,
         context_tokens: int,
         chunk_tokens: int = 512,
-        kept_bytes: int = DEFAULT_KEPT_BYTES,
+        state_bytes: int = DEFAULT_STATE_BYTES,
         drafter: Drafter | None = None,
     ) -> None:
-        """`context_tokens` bounds the positions of a conversation, `kept_bytes` the memory beside the live state."""
-        self.kept = KeptStates(model.new_state(), kept_bytes)
+        """`context_tokens` bounds the positions of a conversation, `state_bytes` the memory of all kept states."""
+        self.kept = KeptStates(model.new_state(), state_bytes)
         self._model = model
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens

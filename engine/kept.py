@@ -15,8 +15,11 @@ import numpy.typing as npt
 
 from engine.state import KINDS, Rows, State, Tail
 
-DEFAULT_KEPT_BYTES = 512_000_000
-"""Some 45 points of the released model, at 11 MB each with 128 positions in the rings of 40 layers."""
+DEFAULT_STATE_BYTES = 512_000_000
+LEAST_STATE_BYTES = 32_000_000
+"""Beside the live state, whatever is planned: two points of the released model, at 10.5 MB each with 128 positions in
+the rings of 40 layers; hundreds of a small one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +78,13 @@ class KeptStates:
 
     Args:
         state: The live state; empty.
-        kept_bytes: Most memory of everything beside it. What was not of use for longest is given up first.
+        state_bytes: Most memory of it and everything beside it, which is given up as the live state grows, what was not
+            of use for longest first.
     """
 
-    def __init__(self, state: State, kept_bytes: int = DEFAULT_KEPT_BYTES) -> None:
+    def __init__(self, state: State, state_bytes: int = DEFAULT_STATE_BYTES) -> None:
         self.state = state
-        self.limit_bytes = kept_bytes
+        self._state_bytes = state_bytes
         self._lock = threading.Lock()
         self._root = Point(None, np.empty(0, np.int32), b"", state.tail(), None)
         self._live = [self._root]
@@ -191,7 +195,8 @@ class KeptStates:
     def _make_room(self) -> None:
         """Give up tails, and branches nobody can be taken to any more, until all fits; never the newest point."""
         points = [point for point in self._points() if point.tail is not None]
-        excess = sum(point.n_bytes for point in self._points()) - self.limit_bytes
+        room = max(self._state_bytes - self.state.n_bytes, LEAST_STATE_BYTES)
+        excess = sum(point.n_bytes for point in self._points()) - room
         for point in sorted(points, key=lambda point: point.used)[:-1]:
             if excess <= 0:
                 return

@@ -49,6 +49,8 @@ class ChatTokenizer:
         self._added = _added_tokens(file)
         self._spellings = {token: spelling for spelling, token in self._added.items()}
         self._bytes = _bytes_table(file.content["model"]["vocab"], self._spellings)
+        plain = (text for token, text in enumerate(self._bytes) if text and token not in self._spellings)
+        self._longest = max(map(len, plain), default=1)
         if image_token_id >= 0 and image_token_id not in self._spellings:
             raise TokenizerError(
                 f"{file.path}: no added token has id {image_token_id} (image_token_id of the config)",
@@ -65,6 +67,11 @@ class ChatTokenizer:
     def vocab_size(self) -> int:
         """One more than the highest id. The model's own vocabulary may be padded beyond it."""
         return len(self._bytes)
+
+    @property
+    def longest_bytes(self) -> int:
+        """The most bytes of text that one token stands for, so that a text's least number of tokens is known unread."""
+        return self._longest
 
     @property
     def image_marker(self) -> str | None:

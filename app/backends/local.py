@@ -5,33 +5,34 @@ that cannot be run is refused before gigabytes are read.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
 from app.backends.observing import Observers, profile_file, watched_layers
 from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
+from app.backends.prompts import Prompts, TextFiles
+from app.backends.use import Use
 from app.planning import Planned, gather_facts, plan_for, shares_of
 from app.rates import RateBook
 from app.reading import MemoryOptions, Reading, make_wishes
 from app.report import artesian_version
 from app.settings import Settings
-from engine.config import ModelConfig, load_config
-from engine.draft.drafter import Drafter, make_drafter
+from engine.config import ModelConfig
+from engine.conversation import Conversations
+from engine.draft.drafter import make_drafter
 from engine.draft.settings import DraftSettings
-from engine.errors import EngineError, PromptError, SavedStateError
-from engine.events import Event, Notice, TurnDone
+from engine.errors import DamagedState, EngineError
+from engine.events import Event, Notice, PrefillProgress, TurnDone
 from engine.experts import expert_prefixes
 from engine.kernels import path, set_threads
 from engine.model import Model
 from engine.numerics import NumericsName
-from engine.prompt import render, render_raw
 from engine.sampling import Sampler
+from engine.saved_state import Identity
 from engine.schedule import IndexOwner
 from engine.streams import StreamSettings
-from engine.tokens import ChatTokenizer
-from engine.turn import run_turn
 from planner.footprint import footprint, places
 from planner.plan import Plan, Wishes
 from storage.checkpoint import Checkpoint
@@ -39,16 +40,7 @@ from storage.errors import StorageError
 from storage.expert_layout import expert_layouts
 from storage.extents import Extent
 from storage.fingerprint import fingerprint
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """What measuring a prompt needs: small files only."""
-
-    config: ModelConfig
-    sources: tuple[Path, ...]
-    """Files the config was read from."""
-    tokenizer: ChatTokenizer
+from storage.payload_mark import payload_mark
 
 
 class LocalBackend:
@@ -75,7 +67,6 @@ class LocalBackend:
         self._numerics: NumericsName = numerics
         self._index_owner: IndexOwner = index_owner
         self._draft = draft or DraftSettings()
-        self._drafter: Drafter | None = None
         self._wishes = wishes or make_wishes(MemoryOptions(), Settings(), reading)
         self._book = None if rates is None else RateBook(rates)
         self._planned: Planned | None = None
@@ -83,7 +74,10 @@ class LocalBackend:
         self._token_map_cache = token_map_cache
         self._profiles = profiles
         self._notices: deque[str] = deque()
-        self._text: _Text | None = None
+        self._prompts = Prompts(folder)
+        self._use = Use()
+        self._conversations: Conversations | None = None
+        self._identity: Identity | None = None
         self._checkpoint: Checkpoint | None = None
         self._observers: Observers | None = None
         self._model: Model | None = None
@@ -91,16 +85,25 @@ class LocalBackend:
     def measure(self, request: TurnRequest) -> PromptCost:
         """What the prompt takes.
 
-        Raises: PromptError when there is no text, or more than the context takes; ConfigError and TokenizerError when
-        the folder's small files cannot be used.
+        Raises: ContextOverflow; PromptError when there is no text; ConfigError and TokenizerError when the folder's
+        small files cannot be used.
         """
-        n_tokens, limit = len(self._prompt(request)), context_tokens(self._load_text().config)
-        return PromptCost(prompt_tokens=n_tokens, reused_tokens=0, context_tokens=limit, expected_s=None)
+        prompt, conversations = self._prompts.make(request), self._conversations
+        n_tokens, reused, expected_s = len(prompt.ids), 0, None
+        if conversations is not None:
+            reused = 0 if request.replay else conversations.reusable(prompt)
+            expected_s = conversations.expected_s(n_tokens - reused)
+        return PromptCost(
+            prompt_tokens=n_tokens,
+            reused_tokens=reused,
+            context_tokens=self._prompts.context_tokens,
+            expected_s=expected_s,
+        )
 
     def facts(self) -> RunFacts:
         """What replies depend on. Raises: OSError when a config can no longer be read."""
         assert self._checkpoint is not None, "open() comes before facts()"
-        configs = [path.read_bytes() for path in self._load_text().sources]
+        configs = [path.read_bytes() for path in self._prompts.files.sources]
         return RunFacts(
             model=str(self._folder),
             is_demo=self._profiles is None,
@@ -116,60 +119,75 @@ class LocalBackend:
 
         Raises: what `Checkpoint.open` and `Model.open` raise; PlanError; TraceError; Stopped.
         """
+        with self._use:
+            try:
+                self._open(on_event, self._use.stopping(should_stop))
+            finally:
+                for notice in self._taken():
+                    on_event(notice)
 
+    def _open(self, on_event: Callable[[OpenEvent], None], should_stop: Callable[[], bool]) -> None:
         def say() -> None:
             for notice in self._taken():
                 on_event(notice)
 
-        text, reading = self._load_text(), self._reading
-        try:
-            checkpoint = self._checkpoint = open_checkpoint(self._folder, reading, self._notices.append)
+        files, reading = self._prompts.files, self._reading
+        checkpoint = self._checkpoint = open_checkpoint(self._folder, reading, self._notices.append)
+        say()
+        if reading.verify_mirrors:
+            check_mirrors(checkpoint, reading.mirrors, self._notices.append, on_event, should_stop)
             say()
-            if reading.verify_mirrors:
-                check_mirrors(checkpoint, reading.mirrors, self._notices.append, on_event, should_stop)
-                say()
-            if reading.weights is None:
-                measure_weights(checkpoint, lambda: _experts(checkpoint, text.config), reading, self._notices.append)
-                say()
-            observers = self._observers = self._observe(checkpoint, text)
-            planned = self._planned = self._make_plan(checkpoint, text.config, observers)
-            set_threads(planned.plan.threads)
-            self._model = Model.open(
-                checkpoint,
-                text.config,
-                streams=self._stream_settings(planned.plan),
-                numerics=self._numerics,
-                index_owner=self._index_owner,
-                # Without a complete head there is no room in the plan, and opening says what is missing.
-                drafts=self._draft.mode != "off" and (planned.plan.drafting or not planned.footprint.has_draft),
-                observers=[observers.record],
-                notices=self._notices,
-                token_map_cache=self._token_map_cache,
-                on_progress=on_event,
-                should_stop=should_stop,
-            )
-            self._drafter = make_drafter(self._model, self._draft)
-        finally:
+        if reading.weights is None:
+            measure_weights(checkpoint, lambda: _experts(checkpoint, files.config), reading, self._notices.append)
             say()
+        observers = self._observers = self._observe(checkpoint, files)
+        planned = self._planned = self._make_plan(checkpoint, files.config, observers)
+        plan = planned.plan
+        set_threads(plan.threads)
+        model = self._model = Model.open(
+            checkpoint,
+            files.config,
+            streams=self._stream_settings(plan),
+            numerics=self._numerics,
+            index_owner=self._index_owner,
+            # Without a complete head there is no room in the plan, and opening says what is missing.
+            drafts=self._draft.mode != "off" and (plan.drafting or not planned.footprint.has_draft),
+            observers=[observers.record],
+            notices=self._notices,
+            token_map_cache=self._token_map_cache,
+            on_progress=on_event,
+            should_stop=should_stop,
+        )
+        self._prompts.limit_context(plan.context_tokens)
+        self._conversations = Conversations(
+            model,
+            files.tokenizer,
+            drafter=make_drafter(model, self._draft),
+            context_tokens=plan.context_tokens,
+            chunk_tokens=plan.chunk_tokens,
+            state_bytes=sum(part.n_bytes for part in plan.parts if part.name == "conversation"),
+        )
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
-        """Answer from an empty state. `open` comes first. Raises: what the forward raises."""
-        assert self._model is not None and self._observers is not None, "open() comes before generate()"
-        assert self._planned is not None
-        text = self._load_text()
-        stop_ids = frozenset({text.config.eos_token_id}) if request.raw_text is not None else text.tokenizer.turn_ends
-        events = run_turn(
-            self._model,
-            self._model.new_state(),
-            text.tokenizer,
-            self._prompt(request),
-            sampler=Sampler(request.sampling, never=text.tokenizer.never_drawn),
+        """Answer; only what no kept state holds is read. `open` comes first.
+
+        Raises: ContextOverflow; PromptError; what the forward raises.
+        """
+        return self._use.turn(self._generate(request, self._use.stopping(should_stop)))
+
+    def _generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Generator[Event]:
+        assert self._conversations is not None and self._observers is not None, "open() comes before generate()"
+        files = self._prompts.files
+        about = self._prompts.guess_tokens(request)
+        if about is not None:
+            yield PrefillProgress(done_tokens=0, total_tokens=about, read_bytes=0, elapsed_s=0.0)
+        stop_ids = frozenset({files.config.eos_token_id}) if request.raw_text is not None else files.tokenizer.turn_ends
+        events = self._conversations.answer(
+            self._prompts.make(request),
+            sampler=Sampler(request.sampling, never=files.tokenizer.never_drawn),
             max_tokens=request.max_tokens,
-            thinking=request.effort is not None,
             stop_ids=stop_ids,
-            drafter=self._drafter,
-            chunk_tokens=self._planned.plan.chunk_tokens,
-            context_tokens=self._planned.plan.context_tokens,
+            replay=request.replay,
             should_stop=should_stop,
         )
         try:
@@ -194,31 +212,62 @@ class LocalBackend:
         profile, drafts = self._observers.profile, self._model.head is not None
         layers = expert_prefixes(self._model.config, drafts=drafts).items()
         hottest = {layer: profile.hottest(layer, n) for layer, (_, n) in layers}
-        return self._model.streams.experts.warm(hottest, should_stop)
+        with self._use:
+            return self._model.streams.experts.warm(hottest, self._use.stopping(should_stop))
 
     def save_state(self, path: Path, request: TurnRequest) -> int:
-        """Write the states kept of the request's conversation: none yet, so nothing."""
-        return 0
+        """Write the states kept of the request's conversation; the bytes of the file, 0 when none is kept.
+
+        Raises: SavedStateError; PromptError; StorageError when the model's identity cannot be read.
+        """
+        assert self._conversations is not None, "open() comes before save_state()"
+        with self._use:
+            return self._conversations.save(path, self._prompts.make(request), self._what_it_is())
 
     def restore_state(self, path: Path) -> int:
-        """Take saved states in. Raises: SavedStateError: none can be yet."""
-        raise SavedStateError(f"{path}: states cannot be restored yet")
+        """Take in the states that `save_state` wrote; how many tokens they hold. A damaged file is removed.
+
+        Raises: SavedStateError; StorageError when the model's identity cannot be read.
+        """
+        assert self._conversations is not None, "open() comes before restore_state()"
+        with self._use:
+            try:
+                return self._conversations.restore(path, self._what_it_is())
+            except DamagedState:
+                with suppress(OSError):  # it would fail at every start
+                    path.unlink()
+                raise
 
     def close(self) -> None:
-        """Close the model and its files."""
-        if self._model is not None:
-            self._model.close()
-        if self._observers is not None:
-            self._observers.close()
-        if self._checkpoint is not None:
-            self._checkpoint.close()
-        self._model = self._observers = self._checkpoint = self._drafter = None
+        """Close the model and its files, once a turn or an opening in the works has ended, which it is asked to."""
+        with self._use.ending():
+            if self._model is not None:
+                self._model.close()
+            if self._observers is not None:
+                self._observers.close()
+            if self._checkpoint is not None:
+                self._checkpoint.close()
+            self._model = self._observers = self._checkpoint = self._conversations = self._identity = None
+
+    def _what_it_is(self) -> Identity:
+        """What a state's numbers depend on."""
+        assert self._checkpoint is not None
+        if self._identity is None:
+            facts = self.facts()
+            self._identity = Identity(
+                fingerprint=facts.fingerprint,
+                payload=payload_mark(self._checkpoint),
+                numerics=facts.numerics,
+                index_owner=facts.index_owner,
+                kernels=facts.kernels,
+            )
+        return self._identity
 
     def _taken(self) -> Iterator[Notice]:
         while self._notices:
             yield Notice(text=self._notices.popleft())
 
-    def _observe(self, checkpoint: Checkpoint, text: _Text) -> Observers:
+    def _observe(self, checkpoint: Checkpoint, text: TextFiles) -> Observers:
         n_experts = watched_layers(text.config)
         profile = None
         if self._profiles is not None:
@@ -244,35 +293,7 @@ class LocalBackend:
             depth=plan.depth,
         )
 
-    def _load_text(self) -> _Text:
-        if self._text is None:
-            loaded = load_config(self._folder)
-            tokenizer = ChatTokenizer.load(self._folder, image_token_id=loaded.config.image_token_id)
-            self._text = _Text(loaded.config, loaded.sources, tokenizer)
-        return self._text
-
-    def _prompt(self, request: TurnRequest) -> tuple[int, ...]:
-        text = self._load_text()
-        if request.raw_text is not None:
-            ids = render_raw(text.tokenizer, request.raw_text).ids
-        else:
-            ids = render(text.tokenizer, request.messages, request.effort is not None, request.effort).ids
-        limit = context_tokens(text.config)
-        if len(ids) >= limit:
-            raise PromptError(
-                f"the prompt has {len(ids):,} tokens, the model's context {limit:,}",
-                hint="Shorten the question; part of the context must be left for the answer.",
-            )
-        return ids
-
 
 def _experts(checkpoint: Checkpoint, config: ModelConfig) -> list[tuple[Extent, ...]]:
     """The extents of every expert."""
     return [layout.extents for layout in expert_layouts(checkpoint.tensors, expert_prefixes(config)).values()]
-
-
-def context_tokens(config: ModelConfig) -> int:
-    """The most positions of a conversation: what the config states, else the length its rotary scaling reaches."""
-    if config.max_position_embeddings is not None:
-        return config.max_position_embeddings
-    return int(config.original_seq_len * config.rope_factor)

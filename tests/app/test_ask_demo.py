@@ -88,10 +88,24 @@ def test_random_weights_cannot_steer_the_terminal(capsys: Output) -> None:
 
 
 def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(capsys: Output) -> None:
-    assert main(["ask", "word " * 3_000]) == 2
+    assert main(["ask", "word " * 1_100]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "the prompt has 3,00" in err and "the model's context 1,024" in err
+    assert "the prompt has 1,10" in err and "the context 1,024" in err
+
+
+def test_a_prompt_that_can_never_fit_is_refused_without_being_encoded(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.tokens import ChatTokenizer
+
+    def encode(*_: object) -> list[int]:
+        raise AssertionError("two million bytes take seconds")
+
+    longest = ChatTokenizer.load(demo_folder()).longest_bytes
+    monkeypatch.setattr(ChatTokenizer, "encode_plain", encode)
+    assert main(["ask", "x" * 2_000_000]) == 2
+    assert f"the prompt has at least {2_000_000 // longest:,} tokens, the context 1,024" in capsys.readouterr().err
 
 
 def test_an_answer_ends_where_the_context_does(capsys: Output) -> None:

@@ -23,11 +23,11 @@ QUESTIONS = ["what is a slot?", "and where", "who draws it up, and why does it r
 class Chat:
     """A conversation as a front end keeps it, over the conversations of one model."""
 
-    def __init__(self, model: Model, *, thinking: bool = False, kept_bytes: int = 10**9) -> None:
+    def __init__(self, model: Model, *, thinking: bool = False, state_bytes: int = 10**9) -> None:
         self.model = model
         self.tokenizer = ChatTokenizer.load(TINY / "checkpoint")
         self.thinking = thinking
-        self.all = Conversations(model, self.tokenizer, context_tokens=4096, chunk_tokens=16, kept_bytes=kept_bytes)
+        self.all = Conversations(model, self.tokenizer, context_tokens=4096, chunk_tokens=16, state_bytes=state_bytes)
         self.messages: list[Message] = [SystemMessage(text="You are a deep well.")]
         self.events: list[Event] = []
 
