@@ -64,6 +64,13 @@ BENCHES: dict[str, tuple[str, str]] = {
         "Prints how many experts each would have read from the drives, what no policy can beat, and the best. "
         "--synthetic SEED makes a trace up when there is no recorded one.",
     ),
+    "decode": (
+        "[OPTIONS] MODEL",
+        "Measure where the time of a prompt and of a token goes.\n\n"
+        "A prompt from cold slots, decode steps whose experts are in memory, and decode steps as they come: seconds, "
+        "bytes and rates of each phase, beside the least that the bytes allow at what memory and drives gave in the "
+        "same minute. Ctrl+C ends it with the rounds that are complete.",
+    ),
     "io": (
         "[OPTIONS] DIR",
         "Measure how fast the drives give experts and rows.\n\n"

@@ -30,6 +30,13 @@ class PhaseTotals:
             bytes={phase: self.bytes[phase] - before.bytes[phase] for phase in PHASES},
         )
 
+    def plus(self, other: "PhaseTotals") -> "PhaseTotals":
+        """Both together."""
+        return PhaseTotals(
+            seconds={phase: self.seconds[phase] + other.seconds[phase] for phase in PHASES},
+            bytes={phase: self.bytes[phase] + other.bytes[phase] for phase in PHASES},
+        )
+
     def figures(self, work: Work, total_s: float | None = None) -> tuple[PhaseFigures, ...]:
         """As records, in the order of `PHASES`; what `total_s` holds beyond the phases' sum is "other"."""
         rest_s = 0.0 if total_s is None else max(0.0, total_s - sum(self.seconds.values()))

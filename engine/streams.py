@@ -3,6 +3,7 @@
 Owns the opening and closing of all of it, and the figures; what the bytes mean is `experts` and `engram`.
 """
 
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from storage.batch import DEFAULT_DEPTH, BatchReader, DriveStats
 from storage.checkpoint import Checkpoint
 from storage.direct import IoMode, IoPath
 from storage.expert_cache import ExpertCache, Observer
-from storage.expert_layout import expert_layouts, slot_bytes
+from storage.expert_layout import ExpertLayout, expert_layouts, slot_bytes
 from storage.policy import DEFAULT_POLICY
+from storage.read_rate import read_rate
 from storage.replica_files import ReplicaFiles
 from storage.rows import DEFAULT_CACHE_ROWS, RowTable
 from storage.waves import WAVE_EXPERTS
@@ -77,12 +79,14 @@ class Streams:
         experts: ExpertCache[ExpertWeights],
         engram: Mapping[int, RowTable],
         embedding: RowTable,
+        layouts: Sequence[ExpertLayout],
     ) -> None:
         self.experts = experts
         self.engram = engram
         self.embedding = embedding
         self._files = files
         self._reader = reader
+        self._layouts = layouts
 
     @classmethod
     def open(
@@ -141,7 +145,8 @@ class Streams:
                 for layer, names in tables.items()
             }
             undo.pop_all()
-            return cls(files, reader, cache, {k: v for k, v in rows.items() if k != _EMBEDDING}, rows[_EMBEDDING])
+            of_engram = {layer: table for layer, table in rows.items() if layer != _EMBEDDING}
+            return cls(files, reader, cache, of_engram, rows[_EMBEDDING], tuple(layouts.values()))
 
     @property
     def read_bytes(self) -> int:
@@ -163,6 +168,14 @@ class Streams:
     def io_paths(self) -> Mapping[str, Collection[IoPath]]:
         """How each drive's files are read, by drive name."""
         return self._files.io_paths()
+
+    def read_rate(self, n_experts: int, draw: random.Random) -> float:
+        """Payload bytes a second of reading `n_experts` drawn at random past the slots, with nothing beside it.
+
+        Raises: StorageError.
+        """
+        chosen = draw.sample(range(len(self._layouts)), min(n_experts, len(self._layouts)))
+        return read_rate(self._reader, [(index, self._layouts[index].extents) for index in chosen])
 
     def close(self) -> None:
         """Wait for what is in flight and give everything back. A second call does nothing."""
