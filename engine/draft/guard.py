@@ -23,14 +23,17 @@ LONGEST_PAUSE_TOKENS = 4096
 
 _PAUSE_GROWTH = 4
 _MOST_LOST = 2.5
-"""Plain tokens that drafting may be behind before it is paused; as much as two or three useless rounds."""
+_MOST_LOST_ROUNDS = 1.5
+"""Drafting may be behind by so many plain tokens, or by what so many useless rounds of the present size lose: one alone
+is bad luck.
+"""
 _MOST_LOST_IN_TRIAL = 1.0
 _GAIN_TO_PASS = 1.0
 """Plain tokens that a trial must be ahead to end well, after `_TRIAL_ROUNDS` at the latest."""
 _TRIAL_ROUNDS = 4
 _GAIN_TO_FORGIVE = 16.0
 """Plain tokens ahead since a trial after which its pause is forgotten: the next one is short again."""
-_CLEAR_GAIN = 1.10
+_CLEAR_GAIN = 1.03
 """Plain cost over drafting cost above which a low accepted share is no reason to stop."""
 
 
@@ -58,12 +61,17 @@ class _Stretch:
     losing_s: float = 0.0
     losing_worth_s: float = 0.0
     """`seconds` and `worth_s` since it was last even."""
+    useless_round: float = 0.0
+    """What the last round would have lost, had no draft been right."""
+    unpriced: list[tuple[int, float]] = field(default_factory=list)
+    """Tokens and seconds of rounds from before a plain token's price was known."""
 
     def add(self, n_tokens: int, seconds: float, plain_s: float) -> None:
         """A round gave `n_tokens` in `seconds`, a plain token takes `plain_s`."""
         self.seconds += seconds
         self.worth_s += n_tokens * plain_s
         ahead = n_tokens - seconds / plain_s
+        self.useless_round = seconds / plain_s - 1
         self.ahead += ahead
         self.lost = max(0.0, self.lost - ahead)
         self.losing_s, self.losing_worth_s = (
@@ -119,8 +127,9 @@ class Guard:
         now = self._stretch
         now.outcomes.extend([True] * n_right + [False] * (n_drafts - n_right))
         now.rounds += 1
-        if plain_s:
-            now.add(n_tokens, seconds, plain_s)
+        now.unpriced.append((n_tokens, seconds))
+        while plain_s and now.unpriced:
+            now.add(*now.unpriced.pop(0), plain_s)
         if now.ahead >= _GAIN_TO_FORGIVE:
             self._next_pause = PAUSE_TOKENS
         reason = self._objection()
@@ -144,4 +153,5 @@ class Guard:
 
     @property
     def _limit(self) -> float:
-        return _MOST_LOST_IN_TRIAL if self._stretch.trial else _MOST_LOST
+        now = self._stretch
+        return _MOST_LOST_IN_TRIAL if now.trial else max(_MOST_LOST, _MOST_LOST_ROUNDS * now.useless_round)
