@@ -55,6 +55,7 @@ class Transcript:
         if exists:
             self._journal = Journal.open(path, files, first_line=first_line)
             self._tree = self._take(load(self._journal.read))
+            self._newest_seen = self._tree.head
         else:
             self._journal = Journal(path, files, first_line=first_line)
             self._tree = Tree()
