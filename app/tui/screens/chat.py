@@ -348,6 +348,9 @@ class ChatScreen(Screen[None]):
         """Put what could not be sent back into the box."""
         self.prompt.restore(text)
         self._given_back = self.prompt.text
+        self._ticket += 1  # no price that is under way takes the place of this
+        if self._price_timer is not None:
+            self._price_timer.stop()
         self.note(why, "$warning")
 
     def _answer(self, node: Node, request: TurnRequest) -> None:
@@ -388,7 +391,8 @@ class ChatScreen(Screen[None]):
         self._armed = None
         if event.text == self._given_back:
             return  # what is said of it stays
-        self._given_back = ""
+        if event.text:  # an empty one is the box being emptied, before it was given back
+            self._given_back = ""
         if not event.text.strip() or event.text.startswith("/"):
             self._ticket += 1
             if self.conversation.running is None and self._editing is None:

@@ -428,7 +428,7 @@ async def test_export_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: "Written to" in screen_text(app))
         assert "Exported." in file.read_text()
         app.run_action_id("export", str(file))
-        await wait_until(pilot, lambda: "File exists" in screen_text(app))
+        await wait_until(pilot, lambda: "File exists" in " ".join(screen_text(app).split()))
         app.run_action_id("export", "out.txt")
         await wait_until(pilot, lambda: ".md, .json or .html" in screen_text(app))
 
