@@ -110,7 +110,7 @@ class ChatScreen(Screen[None]):
         self._editing: Node | None = None
         self._armed: tuple[str, str] | None = None  # a dear action that was asked about, and its message
         self._status_due = 0.0
-        self._given_back = ""  # a text that could not be sent
+        self._given_back: str | None = None  # a text that could not be sent
         self._refused: tuple[str, str] | None = None  # a text that cannot be sent, and why
         self._left: list[Transcript] = []  # conversations whose last turn has not ended yet
 
@@ -392,7 +392,7 @@ class ChatScreen(Screen[None]):
         if event.text == self._given_back:
             return  # what is said of it stays
         if event.text:  # an empty one is the box being emptied, before it was given back
-            self._given_back = ""
+            self._given_back = None
         if not event.text.strip() or event.text.startswith("/"):
             self._ticket += 1
             if self.conversation.running is None and self._editing is None:

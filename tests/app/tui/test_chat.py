@@ -9,6 +9,7 @@ import pytest
 from app.actions import of_scope
 from app.backends.base import PromptCost
 from app.transcripts.store import TranscriptStore
+from app.tui.app import ArtesianApp
 from app.tui.screens.chat import ChatScreen
 from engine.errors import PromptError
 from engine.events import LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
@@ -57,6 +58,11 @@ async def test_reading_the_prompt_stands_in_the_replys_place_and_goes_with_its_f
         app_backend_cue(app)
         await wait_until(pilot, lambda: "Now." in screen_text(app))
         assert "reading prompt" not in screen_text(app)
+
+
+def flat(app: ArtesianApp) -> str:
+    """What stands on the screen, as one line."""
+    return " ".join(screen_text(app).split())
 
 
 def app_backend_cue(app: object) -> None:
@@ -392,7 +398,7 @@ async def test_a_second_window_can_only_read_and_follows(tmp_path: Path) -> None
             # One process holds the file here, so the lock is that of another only where flock is per open file.
             assert "One." in screen_text(other)
             await send(other_pilot, "not mine")
-            await wait_until(other_pilot, lambda: "open; here it can only be read" in screen_text(other))
+            await wait_until(other_pilot, lambda: "here it can only be read" in flat(other))
             assert other.chat.prompt.text == "not mine"
             await ask(pilot, "more")
             other.chat.check_saved()
@@ -428,7 +434,7 @@ async def test_export_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: "Written to" in screen_text(app))
         assert "Exported." in file.read_text()
         app.run_action_id("export", str(file))
-        await wait_until(pilot, lambda: "File exists" in " ".join(screen_text(app).split()))
+        await wait_until(pilot, lambda: "File exists" in flat(app))
         app.run_action_id("export", "out.txt")
         await wait_until(pilot, lambda: ".md, .json or .html" in screen_text(app))
 
