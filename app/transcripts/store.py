@@ -91,7 +91,9 @@ class TranscriptStore:
             raise TranscriptMissing(
                 f"{len(fitting)} transcripts begin with {one_line(transcript_id)}", hint=f"Give more of one: {some}"
             )
-        near = get_close_matches(transcript_id.lower(), list(paths), n=1, cutoff=0.5)
+        # What was given is the beginning of an id, so it is compared with beginnings.
+        begins = {name[: len(transcript_id)]: name for name in paths}
+        near = [begins[one] for one in get_close_matches(transcript_id.lower(), list(begins), n=1, cutoff=0.5)]
         hint = f"Did you mean {one_line(near[0])}?" if near else "`artesian transcripts list` shows them all."
         raise TranscriptMissing(f"there is no transcript {one_line(transcript_id)}", hint=hint)
 

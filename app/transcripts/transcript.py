@@ -54,7 +54,9 @@ class Transcript:
         self.damage: tuple[Damage, ...] = ()
         if exists:
             self._journal = Journal.open(path, files, first_line=first_line)
+            self._size_seen = self._journal.size()
             self._tree = self._take(load(self._journal.read))
+            self._newest_seen = self._tree.head
             self._newest_seen = self._tree.head
         else:
             self._journal = Journal(path, files, first_line=first_line)
@@ -200,9 +202,10 @@ class Transcript:
     def refresh(self) -> bool:
         """Read again what another window may have added to a conversation that can only be read; whether it did."""
         with self.lock:
-            if not self._journal.held_elsewhere or self._journal.size() == self._size_seen:
+            size = self._journal.size()
+            if not self._journal.held_elsewhere or size == self._size_seen:
                 return False
-            self._size_seen = self._journal.size()
+            self._size_seen = size
             head = self._tree.head
             follows = head is None or head == self._newest_seen
             loaded = load(self._journal.read)

@@ -28,7 +28,11 @@ def make_transcripts(folder: Path, count: int, *, n_turns: int = 6, words_per_me
                 lines += map(
                     encode,
                     [
-                        {"kind": "reply", **node, "run": {"first": 0, "max_tokens": 100, "sampling": {"seed": 1}}},
+                        {
+                            "kind": "reply",
+                            **node,
+                            "run": {"first": [0, 0, 0], "max_tokens": 100, "sampling": {"seed": 1}},
+                        },
                         {"kind": "more", "id": node["id"], "at": [0, 0, 0], "text": said, "ids": ids},
                         {"kind": "end", "id": node["id"], "status": "complete", "reason": "stop"},
                     ],
