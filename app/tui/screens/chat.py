@@ -389,10 +389,9 @@ class ChatScreen(Screen[None]):
     def _draft_changed(self, event: Prompt.Changed) -> None:
         event.stop()
         self._armed = None
-        if event.text == self._given_back:
-            return  # what is said of it stays
-        if event.text:  # an empty one is the box being emptied, before it was given back
-            self._given_back = None
+        if self._given_back is not None and event.text in (self._given_back, ""):
+            return  # what is said of it stays; the box was emptied before it was given back
+        self._given_back = None
         if not event.text.strip() or event.text.startswith("/"):
             self._ticket += 1
             if self.conversation.running is None and self._editing is None:
