@@ -38,7 +38,7 @@ class ReplicaFiles:
         self,
         replicas: ReplicaSet,
         files: Mapping[Copy, DirectFile],
-        reopen: Callable[[Path], DirectFile],
+        reopen: Callable[[Path], DirectFile] = DirectFile.open,
     ) -> None:
         """Take over `files`, which `close` closes; `reopen` opens one of them anew. Made by `open`."""
         self.replicas = replicas
