@@ -113,23 +113,21 @@ def compare(
 
     Raises: what the backend raises.
     """
-    drawn: list[int] = []
+    drawn, differs_at = list[int](), list[int]()
     done: TurnDone | None = None
-    differs = False
     # What differs once differs for good: the rest need not be waited for.
-    for event in backend.generate(step.request, lambda: differs or should_stop()):
+    for event in backend.generate(step.request, lambda: bool(differs_at) or should_stop()):
         on_event(event)
         if isinstance(event, TokenDrawn):
-            differs |= step.ids[len(drawn) : len(drawn) + 1] != (event.token,)
+            if not differs_at and step.ids[len(drawn) : len(drawn) + 1] != (event.token,):
+                differs_at.append(len(drawn))
             drawn.append(event.token)
         elif isinstance(event, TurnDone):
             done = event
     assert done is not None, "the turn ended without saying so"
-    n_same = next((n for n, pair in enumerate(zip(drawn, step.ids, strict=False)) if pair[0] != pair[1]), None)
-    if n_same is None:
-        n_same = min(len(drawn), len(step.ids))
-        if done.reason == "stopped":
-            return None
+    if done.reason == "stopped" and not differs_at:
+        return None
+    n_same = differs_at[0] if differs_at else len(drawn)
     equal = n_same == len(drawn) == len(step.ids) and _same_end(step.run.reason, done.reason)
     return Compared(
         turn=step.turn,
