@@ -149,6 +149,11 @@ class Streams:
             return cls(files, reader, cache, of_engram, rows[_EMBEDDING], tuple(layouts.values()))
 
     @property
+    def files(self) -> ReplicaFiles:
+        """The open files; for whoever looks after drives that come back."""
+        return self._files
+
+    @property
     def read_bytes(self) -> int:
         """Payload bytes the drives have delivered so far."""
         return sum(drive.payload_bytes for drive in self._reader.stats())

@@ -13,6 +13,7 @@ from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
 from app.backends.observing import Observers, profile_file, watched_layers
 from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
 from app.backends.prompts import Prompts, TextFiles
+from app.backends.returning import ReturnWatch
 from app.backends.use import Use
 from app.planning import Planned, gather_facts, plan_for, shares_of
 from app.rates import RateBook
@@ -81,6 +82,7 @@ class LocalBackend:
         self._checkpoint: Checkpoint | None = None
         self._observers: Observers | None = None
         self._model: Model | None = None
+        self._returning: ReturnWatch | None = None
 
     def measure(self, request: TurnRequest) -> PromptCost:
         """What the prompt takes.
@@ -158,6 +160,7 @@ class LocalBackend:
             on_progress=on_event,
             should_stop=should_stop,
         )
+        self._returning = ReturnWatch(model.streams.files, checkpoint.headers, self._notices.append)
         self._prompts.limit_context(plan.context_tokens)
         self._conversations = Conversations(
             model,
@@ -193,11 +196,11 @@ class LocalBackend:
         try:
             for event in events:
                 if isinstance(event, TurnDone):
-                    self._observers.end_turn()
+                    self._end_turn()
                     yield from self._taken()
                 yield event
         except (EngineError, StorageError):
-            self._observers.end_turn()
+            self._end_turn()
             yield from self._taken()  # such as the drive that failed before the last one did
             raise
 
@@ -241,6 +244,8 @@ class LocalBackend:
     def close(self) -> None:
         """Close the model and its files, once a turn or an opening in the works has ended, which it is asked to."""
         with self._use.ending():
+            if self._returning is not None:
+                self._returning.close()
             if self._model is not None:
                 self._model.close()
             if self._observers is not None:
@@ -248,6 +253,12 @@ class LocalBackend:
             if self._checkpoint is not None:
                 self._checkpoint.close()
             self._model = self._observers = self._checkpoint = self._conversations = self._identity = None
+
+    def _end_turn(self) -> None:
+        """Take the turn into the profile, and ask after drives that were given up."""
+        assert self._observers is not None and self._returning is not None
+        self._observers.end_turn()
+        self._returning.look()
 
     def _what_it_is(self) -> Identity:
         """What a state's numbers depend on."""
