@@ -5,8 +5,10 @@ decoding one token at a time, and a draft is right when it happens to be what wa
 is the token that replaces it: drawn from the model's own distribution, it cannot be the rejected one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from engine.draft.source import Choose
 from engine.model import Model, ShouldStop
@@ -49,13 +51,23 @@ def verify(
     """
     rows = [token, *drafts]
     result = model.forward(state, rows, "decode", n_logits=len(rows), should_stop=should_stop)
-    tokens: list[int] = []
-    n_right = 0
-    for row, logits in enumerate(result.logits):
-        tokens.append(choose(logits, state.n_tokens + 1 + row))
-        right = row < len(drafts) and tokens[-1] == drafts[row]
-        n_right += right
-        if not right or tokens[-1] in stop_ids:
-            break
+    tokens, n_right = settle(result.logits, drafts, state.n_tokens + 1, choose, stop_ids)
     ended = n_right == len(tokens)
-    return Verified(step=result.step, tokens=tuple(tokens), n_right=n_right, n_drafts=n_right if ended else len(drafts))
+    return Verified(step=result.step, tokens=tokens, n_right=n_right, n_drafts=n_right if ended else len(drafts))
+
+
+def settle(
+    logits: Iterable[Tensor], drafts: Sequence[int], position: int, choose: Choose, stop_ids: Collection[int]
+) -> tuple[tuple[int, ...], int]:
+    """Draw from every row's logits [V] up to the first surprise or end token; the tokens, and how many were drafts.
+
+    `position` is that of the first draw; there is a row more than drafts.
+    """
+    tokens: list[int] = []
+    for row, values in enumerate(logits):
+        tokens.append(choose(values, position + row))
+        if row == len(drafts) or tokens[-1] != drafts[row]:
+            return tuple(tokens), row
+        if tokens[-1] in stop_ids:
+            break
+    return tuple(tokens), len(tokens)
