@@ -14,12 +14,12 @@ from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
-from app.paths import settings_file, transcripts_dir
+from app.paths import settings_file
 from app.plain import PlainChat, wants_plain
 from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
 from app.settings import Settings, load_settings
 from app.transcripts.session import ChatSession
-from app.transcripts.store import TranscriptStore
+from app.transcripts.store import TranscriptStore, user_store
 from app.transcripts.transcript import Transcript
 from app.values import EFFORTS, RULES, Effort, parse_effort
 from engine.sampler_settings import SamplerSettings, default_settings, require_valid
@@ -65,7 +65,7 @@ def run(
     # What cannot be used is said here, and not in the middle of the chat.
     how = make_reading(reading or ReadingOptions(), settings, choice)
     make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens)
-    store = TranscriptStore(transcripts_dir())
+    store = user_store()
     transcript = None
     if resume is not None:
         transcript = store.latest() if resume == "latest" else store.open(resume)
