@@ -60,7 +60,7 @@ class Trash:
         found = {one.token: one for one in self.contents()}
         if token is None and found:
             token = max(found, key=lambda name: (found[name].deleted, name))
-        by_id = [one.token for one in found.values() if token is not None and one.id.startswith(token)]
+        by_id = [one.token for one in found.values() if token and one.id.startswith(token)]
         if token not in found and len(by_id) == 1:
             token = by_id[0]
         if token is None or token not in found:
