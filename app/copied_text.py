@@ -1,10 +1,15 @@
-"""What is copied of a conversation besides a reply's own text: code blocks, a reply with its details, all of it."""
+"""What is taken out of a conversation besides a reply's own text: code, a reply with its details, all, a file of it."""
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
 
 from markdown_it import MarkdownIt
 
+from app.errors import UsageError
+from app.transcripts.export import Form, export
 from app.transcripts.records import Node
+from app.transcripts.transcript import Transcript
 from app.tui.figures import footer_parts
 
 _WHO = {"user": "You", "assistant": "Reply", "system": "System"}
@@ -46,3 +51,20 @@ def details_of(question: Node | None, reply: Node) -> str:
 def conversation_text(path: Iterable[Node]) -> str:
     """Every message with a heading, thinking left out."""
     return "\n\n".join(f"{who(node)}:\n{node.text}" for node in path) + "\n"
+
+
+def export_to(transcript: Transcript, name: str) -> Path:
+    """Write the conversation to a file that is not there yet, in the form its name ends in; where it is now.
+
+    Without a name it is one of its own in the current folder. Raises: UsageError; OSError.
+    """
+    if transcript.head is None:
+        raise UsageError("there is nothing to export yet")
+    path = Path(name or f"artesian-{transcript.id}.md").expanduser().absolute()
+    form = path.suffix.removeprefix(".")
+    if form not in ("md", "json", "html"):
+        hint = "Give a name that ends in .md, .json or .html."
+        raise UsageError(f"{path.name} does not say in which form", hint=hint)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(export(transcript, cast(Form, form)))
+    return path

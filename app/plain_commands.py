@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.actions import ACTIONS, Action
-from app.copied_text import code_blocks, conversation_text, details_of, who
+from app.copied_text import code_blocks, conversation_text, details_of, export_to, who
 from app.editing import edit
 from app.errors import UsageError
 from app.log_tail import tail
@@ -189,6 +189,10 @@ class Commands:
         if title:
             transcript.rename(title)
         self._chat.tell(one_line(transcript.title) or "It has no title yet.")
+
+    def do_export(self, name: str) -> None:
+        """Write the conversation to a file."""
+        self._chat.tell(f"Written to {export_to(self._chat.session.transcript, name)}")
 
     def do_copy_reply(self, _: str) -> None:
         """Write the last reply to a file."""

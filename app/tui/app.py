@@ -75,7 +75,7 @@ class ArtesianApp(ThemedApp):
         conversation its defaults; `transcript` is the conversation to resume; `keeps_drafts` is whether the draft and
         the history of the box are on disk; `is_first_run` looks for models, above the chat.
         """
-        super().__init__(settings.theme)
+        super().__init__(settings.theme, mouse=settings.mouse is not False)
         self.choice = choice
         self.store = store
         self.settings = settings
@@ -219,6 +219,12 @@ class ArtesianApp(ThemedApp):
             self.notify(f"There is no theme {name}.", severity="warning", markup=False)
             return
         self.take_theme(name)
+
+    def action_mouse(self) -> None:
+        """Leave the mouse to the terminal, or take it back."""
+        self.has_mouse = not self.has_mouse
+        ours, theirs = "The mouse scrolls and clicks here again.", "The mouse is the terminal's: select text with it."
+        self.notify(ours if self.has_mouse else theirs)
 
     def action_suspend(self) -> None:
         """Go to the background."""

@@ -6,6 +6,7 @@ the terminal. What is marked must therefore differ by more than colour: by rever
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from textual.app import App
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -103,12 +104,15 @@ def no_color_wanted(environ: Mapping[str, str] = os.environ) -> bool:
 class ThemedApp(App[int]):
     """An app with our themes."""
 
-    def __init__(self, theme: str | None = None) -> None:
-        """`theme` names one of `THEMES`; None is the dark one, or none where NO_COLOR is set."""
+    def __init__(self, theme: str | None = None, *, mouse: bool = True) -> None:
+        """`theme` names one of `THEMES`; None is the dark one, or none where NO_COLOR is set. `mouse` is what the app
+        will be run with.
+        """
         name = theme or ("none" if no_color_wanted() else THEMES[0])
         # Kept apart from the theme's own name, as two of ours are one of Textual's.
         self.theme_name = name
         super().__init__()
+        self._has_mouse = mouse
         for ours in (_DARK, _LIGHT, _ANSI):
             self.register_theme(ours)
         self.take_theme(name)
@@ -120,6 +124,21 @@ class ThemedApp(App[int]):
         if self.theme == _BY_NAME[name].name:  # from "ansi" to "none" Textual sees no change
             self.refresh_css(animate=False)
         self.theme = _BY_NAME[name].name
+
+    @property
+    def has_mouse(self) -> bool:
+        """Whether the mouse is ours; if not, the terminal selects text with it."""
+        return self._has_mouse
+
+    @has_mouse.setter
+    def has_mouse(self, takes: bool) -> None:
+        self._has_mouse = takes
+        driver: Any = self._driver  # Textual has no public way, and some drivers have none at all
+        if driver is not None and hasattr(driver, "_disable_mouse_support"):
+            driver._mouse = True  # both calls do nothing without it
+            (driver._enable_mouse_support if takes else driver._disable_mouse_support)()
+            driver._mouse = takes  # what it does after the shell or an editor had the terminal
+            driver.flush()
 
     def next_theme(self) -> str:
         """The name after the one in force."""

@@ -1,0 +1,251 @@
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app import paths
+from app.actions import ACTIONS
+from app.errors import UsageError
+from app.exits import ExitCode
+from app.model_choice import choose_model
+from app.plain import PlainChat, SpacedProgress, wants_plain
+from app.plain_commands import NOT_HERE, Commands
+from app.settings import Settings
+from app.transcripts.session import ChatSession
+from app.transcripts.store import TranscriptStore
+from engine.errors import EngineError
+from engine.events import Event, Notice, PrefillProgress, TextDelta, ThinkingDelta
+from engine.sampler_settings import SamplerSettings
+from tests.fakes import Clock, ScriptedBackend, turn_done
+
+Run = Callable[..., ExitCode]
+
+
+@pytest.fixture
+def backend() -> ScriptedBackend:
+    return ScriptedBackend([TextDelta(text="Forty\x1b[31m-two."), turn_done()])
+
+
+@pytest.fixture
+def chat(backend: ScriptedBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs line mode on given lines, over a pipe."""
+
+    def run(*lines: str | bytes, use: ScriptedBackend | None = None) -> ExitCode:
+        raw = b"".join(line if isinstance(line, bytes) else line.encode() + b"\n" for line in lines)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+        settings = Settings()
+        return PlainChat(
+            backend_factory=lambda choice: use or backend,
+            choice=choose_model(None, settings, environ={}),
+            store=TranscriptStore(tmp_path / "transcripts"),
+            settings=settings,
+            session_of=lambda transcript: ChatSession(transcript, sampling=SamplerSettings(seed=7)),
+            out_folder=tmp_path / "out",
+        ).run()
+
+    return run
+
+
+def test_replies_go_to_stdout_and_all_else_to_stderr(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat("what is six by seven?", "", "and again?") is ExitCode.DONE
+    out, err = capsys.readouterr()
+    assert out == "Forty␛[31m-two.\n" * 2
+    assert "3 tokens in 2.0 s" in err
+    assert "\x1b" not in out + err and "\r" not in out + err
+
+
+def test_each_turn_carries_the_conversation(chat: Run, backend: ScriptedBackend) -> None:
+    seen: list[int] = []
+    generate = backend.generate
+
+    def watched(request: object, stop: Callable[[], bool]) -> Iterator[Event]:
+        seen.append(len(request.messages))  # type: ignore[attr-defined]
+        return generate(request, stop)  # type: ignore[arg-type]
+
+    backend.generate = watched  # type: ignore[method-assign,assignment]
+    chat("one", "/regenerate", "two")
+    # Alone; alone again; behind the question and the second answer.
+    assert seen == [1, 1, 3]
+
+
+def test_the_conversation_is_saved_and_can_be_resumed(
+    chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat("remember the word limestone")
+    (info,) = TranscriptStore(tmp_path / "transcripts").list()
+    assert (info.title, info.n_messages) == ("remember the word limestone", 2)
+    capsys.readouterr()
+    assert chat("/transcripts limestone", f"/resume {info.id[:4]}", "/find LIMESTONE") is ExitCode.DONE
+    err = capsys.readouterr().err
+    assert info.id in err and "1, You: remember the word limestone" in err
+
+
+def test_thinking_is_announced_and_shown_on_request(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    thinks = ScriptedBackend([ThinkingDelta(text="hm hm"), TextDelta(text="yes"), turn_done()])
+    chat("a", use=thinks)
+    out, err = capsys.readouterr()
+    assert (out, "hm hm" in err, "/thinking shows it" in err) == ("yes\n", False, True)
+    chat("/thinking", "a", use=thinks)
+    out, err = capsys.readouterr()
+    assert (out, "hm hm" in err) == ("yes\n", True)
+
+
+def test_a_long_wait_says_how_far_it_is_every_ten_seconds() -> None:
+    said: list[str] = []
+    clock = Clock()
+    progress = SpacedProgress(said.append, clock)
+    for elapsed_s in (0.5, 1.0, 2.0, 10.9, 11.0):
+        clock.now_s = elapsed_s
+        progress.show(PrefillProgress(done_tokens=8, total_tokens=40, read_bytes=0, elapsed_s=elapsed_s))
+    # At 1 s, and at 11 s, ten later.
+    assert said == [
+        "reading prompt 8 of 40 tokens | 8.0/s | 4.0 s left",
+        "reading prompt 8 of 40 tokens | 0.7/s | 44 s left",
+    ]
+
+
+def test_a_notice_is_said_harmlessly(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    chat("a", use=ScriptedBackend([Notice(text="drive\x07 gone"), turn_done()]))
+    assert "artesian: drive␇ gone\n" in capsys.readouterr().err
+
+
+def test_a_turn_that_fails_is_said_and_the_next_line_is_answered(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    fails = ScriptedBackend([TextDelta(text="so far")], failure=EngineError("the head is gone", hint="Run audit."))
+    assert chat("a", "b", use=fails) is ExitCode.FAILED
+    out, err = capsys.readouterr()
+    assert out == "so far\nso far\n"
+    assert err.count("artesian: the head is gone\n  Run audit.") == 2
+
+
+def test_ctrl_c_stops_the_reply_and_keeps_it(chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The signal is sent by the engine thread after the first event, and the script waits until it was taken.
+    backend = ScriptedBackend()
+
+    def generate(request: object, should_stop: Callable[[], bool]) -> Iterator[Event]:
+        yield TextDelta(text="kept")
+        os.kill(os.getpid(), signal.SIGINT)
+        while not should_stop():
+            pass
+        yield turn_done("stopped")
+
+    backend.generate = generate  # type: ignore[method-assign,assignment]
+    assert chat("a", use=backend) is ExitCode.STOPPED
+    out, err = capsys.readouterr()
+    assert out == "kept\n" and "stopped by you" in err
+    (info,) = (store := TranscriptStore(tmp_path / "transcripts")).list()
+    with store.open(info.id) as transcript:
+        assert [(n.text, n.status) for n in transcript.path()] == [("a", "complete"), ("kept", "stopped")]
+
+
+def test_a_stopped_reply_goes_on_under_itself(chat: Run, tmp_path: Path) -> None:
+    stopped = ScriptedBackend([TextDelta(text="more "), turn_done("stopped")])
+    chat("a", "/continue", use=stopped)
+    (info,) = (store := TranscriptStore(tmp_path / "transcripts")).list()
+    with store.open(info.id) as transcript:
+        assert [node.text for node in transcript.path()] == ["a", "more more "]
+
+
+def test_edit_makes_a_branch_and_branches_can_be_walked(
+    chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chat("first", "/edit", "second", "/previous", "/next") is ExitCode.DONE
+    (info,) = (store := TranscriptStore(tmp_path / "transcripts")).list()
+    with store.open(info.id) as transcript:
+        assert [node.text for node in transcript.children(None)] == ["first", "second"]
+        assert transcript.path()[0].text == "second"
+    assert "branch 1 of 2" in capsys.readouterr().err
+
+
+def test_code_and_details_are_written_to_a_private_file(
+    chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = ScriptedBackend([TextDelta(text="Run\n```sh\nls\n```\nthen\n```\npwd\n```\n"), turn_done()])
+    out = tmp_path / "out" / "clipboard.txt"
+    chat("a", "/code", use=code)
+    assert out.read_text() == "pwd" and out.stat().st_mode & 0o777 == 0o600
+    chat("a", "/code 1", use=code)
+    assert out.read_text() == "ls"
+    assert chat("a", "/code 3", use=code) is ExitCode.USAGE
+    assert "/code takes a number from 1 to 2, not '3'" in capsys.readouterr().err
+    chat("a question", "/details", use=code)
+    text = out.read_text()
+    assert text.startswith("You:\na question\n\nReply:\nRun") and "seed 7" in text and "3 tokens in 2.0 s" in text
+
+
+def test_export_writes_a_new_file_in_the_form_of_its_name(
+    chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "chat.html"
+    assert chat("a question", f"/export {path}") is ExitCode.DONE
+    assert "a question" in path.read_text() and path.read_text().startswith("<!DOCTYPE html>")
+    assert chat("a question", f"/export {path}") is ExitCode.FAILED, "nothing is overwritten"
+    assert chat("a question", f"/export {tmp_path / 'chat.doc'}") is ExitCode.USAGE
+    assert "ends in .md, .json or .html" in capsys.readouterr().err
+
+
+def test_an_unknown_command_is_named_and_not_sent(
+    chat: Run, backend: ScriptedBackend, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chat("/regenrate", "/", "/copy me") is ExitCode.DONE
+    out, err = capsys.readouterr()
+    assert out == "" and "Did you mean /regenerate?" in err
+    assert not (tmp_path / "transcripts").exists()
+
+
+def test_a_path_goes_to_the_model(chat: Run, tmp_path: Path) -> None:
+    chat("/usr/bin/env is what?", " /help as text", "//x")
+    (info,) = (store := TranscriptStore(tmp_path / "transcripts")).list()
+    with store.open(info.id) as transcript:
+        sent = [node.text for node in transcript.path() if node.role == "user"]
+    assert sent == ["/usr/bin/env is what?", " /help as text", "//x"]
+
+
+def test_stdin_that_is_no_text_is_refused(chat: Run) -> None:
+    with pytest.raises(UsageError, match="byte 1 of a line"):
+        chat(b"a\xff\n")
+
+
+def test_settings_are_shown_and_changed_in_the_file(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    path = paths.settings_file()
+    path.parent.mkdir(parents=True)
+    path.write_text("# mine\ntop_k = 3  # few\n")
+    assert chat("/settings top_k 40", "/settings top_k") is ExitCode.DONE
+    assert path.read_text() == "# mine\ntop_k = 40  # few\n"
+    assert "top_k = 40 (settings)" in capsys.readouterr().err
+    assert chat("/settings topk 1") is ExitCode.USAGE
+    assert "Did you mean top_k?" in capsys.readouterr().err
+
+
+def test_every_command_does_something_or_says_why_not() -> None:
+    slashed = {action.id for action in ACTIONS if action.slash}
+    assert set(NOT_HERE) <= slashed
+    done = {name.removeprefix("do_") for name in dir(Commands) if name.startswith("do_")}
+    assert done == slashed - set(NOT_HERE)
+
+
+def test_help_lists_what_works_here(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    chat("/help")
+    err = capsys.readouterr().err
+    assert "/find [TEXT]: Finds text in this conversation." in err and "/theme" not in err
+
+
+@pytest.mark.parametrize(
+    ("term", "stdin", "stdout", "plain"),
+    [
+        ("xterm", True, True, False),
+        ("xterm", True, False, True),
+        ("xterm", False, True, True),
+        ("dumb", True, True, True),
+        ("", True, True, True),
+    ],
+)
+def test_line_mode_is_taken_where_a_screen_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, term: str, stdin: bool, stdout: bool, plain: bool
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: stdin, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout, raising=False)
+    assert wants_plain({"TERM": term}) is plain
