@@ -230,7 +230,7 @@ def test_verifying_stops_when_asked(tmp_path: Path) -> None:
 
 def test_a_trace_is_recorded_step_by_step_and_can_be_replayed(tmp_path: Path, ask: Ask, capsys: Output) -> None:
     trace = tmp_path / "t.trace"
-    events, _ = ask("--record-trace", str(trace), "--chunk-tokens", "4")
+    events, _ = ask("--record-trace", str(trace), "--chunk-tokens", "4", "--draft", "off")
     n_layers = 8  # of the tiny model
     requests = list(TraceReader(trace))
     # The prompt in chunks of 4, then a forward for every token but the last drawn.
@@ -242,6 +242,17 @@ def test_a_trace_is_recorded_step_by_step_and_can_be_replayed(tmp_path: Path, as
     assert sum(len(r.experts) for r in requests) == stats["expert_hits"] + stats["expert_misses"]
     assert main(["bench", "cache", "--trace", str(trace), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "bench_cache"
+
+
+def test_a_trace_has_the_requests_of_the_draft_stages_too(tmp_path: Path, ask: Ask, capsys: Output) -> None:
+    trace = tmp_path / "t.trace"
+    events, _ = ask("--record-trace", str(trace), "--draft", "on")
+    stats = events[-1]["stats"]
+    requests = list(TraceReader(trace))
+    assert sum(len(r.experts) for r in requests) == stats["expert_hits"] + stats["expert_misses"]
+    assert sum(r.layer == 8 for r in requests) == stats["draft"]["rounds"] > 0  # the first stage, behind eight layers
+    assert main(["bench", "cache", "--trace", str(trace), "--json"]) == 0
+    capsys.readouterr()
 
 
 def _profiles() -> list[Path]:
@@ -260,7 +271,8 @@ def test_the_usage_profile_is_written_outside_the_model_and_read_again(ask: Ask,
     asked = [r.experts for r in TraceReader(tmp_path / "t") if r.layer == 3]
     counts = {expert: sum(expert in experts for experts in asked) for expert in range(16)}
     fingerprint = first[12 : 12 + 64].decode()
-    hottest = UsageProfile.load(path, fingerprint, dict.fromkeys(range(8), 16)).hottest(3, 1)
+    n_experts = dict.fromkeys(range(8), 16) | dict.fromkeys(range(8, 11), 8)  # eight layers, three draft stages
+    hottest = UsageProfile.load(path, fingerprint, n_experts).hottest(3, 1)
     assert counts[hottest[0]] == max(counts.values())
 
 
@@ -310,7 +322,7 @@ def test_warming_reads_what_the_profile_says_and_yields(ask: Ask) -> None:
     ask()
     backend.open(lambda event: None, lambda: False)
     assert backend.warm(lambda: True) == 0
-    assert backend.warm(lambda: False) == 2 * 8  # every layer's two slots
+    assert backend.warm(lambda: False) == 2 * 11  # two slots of every layer and draft stage
     assert backend.warm(lambda: False) == 0
     backend.close()
 
