@@ -10,16 +10,18 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError
 
 from app import logs
+from app.command_words import free_dash, name_continued
 from app.exits import MEANINGS, ExitCode, exit_code_of
 from app.help import TwoColumns
 from app.paths import log_file
 from app.report import artesian_version, failure
+from app.streams import ClosedStream, LossyStream
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "chat": (
@@ -227,7 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.start(log_file())
     _prepare_streams()
     try:
-        code = make_app().meta(_free_dash(words), exit_on_error=False, print_error=False, result_action="return_value")
+        taken = free_dash(name_continued(words))
+        code = make_app().meta(taken, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except BrokenPipeError:
         return _closed_pipe()
@@ -240,23 +243,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare_streams() -> None:
     """Give output a place to go, whatever the caller did to it."""
-    for name in ("stdout", "stderr"):
-        # A stream closed with `>&-` is None, and print() would send what is meant for stderr to stdout.
-        stream = getattr(sys, name) or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
-        setattr(sys, name, stream)
+    # A stream closed with `>&-` is None, and print() would send what is meant for stderr to stdout.
+    if sys.stdout is None:
+        sys.stdout = cast(TextIO, ClosedStream())
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
+    for stream in (sys.stdout, sys.stderr):
         # A terminal that is not UTF-8 gets \u escapes instead of a UnicodeEncodeError in the middle of an answer.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _free_dash(words: Sequence[str]) -> list[str]:
-    """The same command line with every lone "-" moved behind "--": the parser takes it for an option elsewhere."""
-    end = words.index("--") if "--" in words else len(words)
-    head, tail = list(words[:end]), list(words[end + 1 :])
-    dashes = [word for word in head if word == "-"]
-    if not dashes:
-        return list(words)
-    return [word for word in head if word != "-"] + ["--", *dashes, *tail]
+    if not isinstance(sys.stderr, LossyStream):
+        sys.stderr = cast(TextIO, LossyStream(sys.stderr))
 
 
 def _closed_pipe() -> int:

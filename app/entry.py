@@ -1,7 +1,7 @@
 """Where the `artesian` command begins: quiet on Ctrl+C also while its modules are still being imported.
 
 Imports nothing heavy itself; the import of the command line takes a third of a second in which Python would answer a
-Ctrl+C with a traceback.
+Ctrl+C with a traceback, and the end of the interpreter takes some more.
 """
 
 import os
@@ -21,4 +21,11 @@ def main() -> int:
     from app.cli import main as run  # after the handler is set
 
     signal.signal(signal.SIGINT, before)
-    return run()
+    try:
+        return run()
+    except KeyboardInterrupt:  # while it said what had failed
+        return int(ExitCode.STOPPED)
+    finally:
+        # What is left is the interpreter's own end, in which it would answer with a traceback too.
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _leave)

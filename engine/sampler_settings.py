@@ -50,7 +50,7 @@ def default_settings(folder: Path) -> SamplerSettings:
     """The settings of the folder's `generation_config.json`, or the vendor's when there is none.
 
     Keys that say nothing of sampling are passed over; `do_sample: false` means temperature 0.
-    Raises: ConfigError if the file is there but unreadable or not a JSON object; SamplerSettingsError on a bad value.
+    Raises: ConfigError if the file is there but unreadable, not a JSON object, or has a bad value.
     Source: spec/prompt-format.md section 6; the keys are those of Hugging Face's GenerationConfig.
     """
     path = folder / "generation_config.json"
@@ -60,12 +60,12 @@ def default_settings(folder: Path) -> SamplerSettings:
         given["temperature"] = 0.0
     for key, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SamplerSettingsError(f"{path}: {key} is {value!r}, a number is needed")
+            raise ConfigError(f"{path}: {key} is {value!r}, a number is needed")
     settings = SamplerSettings(**given)
     try:
         require_valid(settings)
     except SamplerSettingsError as error:
-        raise SamplerSettingsError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {error}") from error
     return settings
 
 

@@ -2,14 +2,15 @@
 
 import secrets
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from app.ask_output import figures, make_sink
+from app.ask_output import Sink, figures, make_sink
 from app.backends.base import Backend, OpenEvent, TurnRequest
+from app.continuing import Continuation, last_effort, open_continued
 from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
@@ -22,7 +23,8 @@ from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
 from engine.draft.settings import DraftSettings
-from engine.events import Notice, PrefillProgress, TurnDone
+from engine.errors import Stopped
+from engine.events import Event, Notice, PrefillProgress, TurnDone
 from engine.prompt import Message, SystemMessage, UserMessage
 from engine.sampler_settings import default_settings, require_valid
 from planner.plan import Wishes
@@ -49,6 +51,10 @@ class AskOptions:
     max_tokens: int | None
     output: Literal["text", "ids", "json"]
     show_thinking: bool | None
+    continued: str | None = None
+    """The transcript to go on with."""
+    replay: bool = False
+    save_state: bool = False
 
 
 def run(
@@ -66,6 +72,17 @@ def run(
     top_k: Annotated[int | None, Parameter(help="Keep this many likeliest tokens; 0 keeps all.")] = None,
     min_p: Annotated[float | None, Parameter(help="Drop tokens below this share of the likeliest one.")] = None,
     seed: Annotated[int | None, Parameter(help="Same seed, same answer. [default: drawn, and printed]")] = None,
+    continue_: Annotated[
+        str | None,
+        Parameter(
+            name="--continue",
+            help="Go on with a saved conversation, [ID] or the latest; without a question, with its cut reply.",
+        ),
+    ] = None,
+    replay: Annotated[bool, Parameter(help="With --continue: read it all again, as one prompt.")] = False,
+    save_state: Annotated[
+        bool, Parameter(help="With --continue: keep the engine's state beside it, so that nothing is read again.")
+    ] = False,
     raw: Annotated[bool, Parameter(help="No chat template: the text continues as it stands.")] = False,
     ids: Annotated[bool, Parameter(help="Print token ids instead of text.")] = False,
     as_json: Annotated[bool, Parameter(name="--json", help="Print one event a line as JSON.")] = False,
@@ -92,12 +109,18 @@ def run(
     if raw and (system is not None or think is not None):
         which = "--system" if system is not None else "--think"
         raise UsageError(f"{which} has no effect with --raw", hint="--raw feeds the text as it stands.")
+    if continue_ is not None and (raw or system is not None):
+        which = "--raw" if raw else "--system"
+        raise UsageError(f"{which} cannot be used with --continue", hint="The conversation has its beginning.")
+    if continue_ is None and (replay or save_state):
+        which = "--replay" if replay else "--save-state"
+        raise UsageError(f"{which} has no effect without --continue")
     for name, value in {"think": think, "max_tokens": max_tokens, "chunk_tokens": chunk_tokens}.items():
         if value is not None and not RULES[name].accepts(value):
             raise UsageError(f"--{name.replace('_', '-')} must be {RULES[name].wanted}, not {value}")
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed}
     options = AskOptions(
-        question=read_question(question),
+        question="" if continue_ is not None and not question else read_question(question),
         system=system or "",
         raw=raw,
         think=think,
@@ -105,6 +128,9 @@ def run(
         max_tokens=max_tokens,
         output="ids" if ids else "json" if as_json else "text",
         show_thinking=show_thinking,
+        continued=continue_,
+        replay=replay,
+        save_state=save_state,
     )
     settings = load_settings(settings_file())
     choice = choose_model(model, settings)
@@ -182,43 +208,101 @@ def read_question(words: tuple[str, ...]) -> str:
 
 def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend: Backend) -> ExitCode:
     """Run the turn on `backend` and write what it yields. The exit code is STOPPED when the user stopped it."""
+    sys.stdout.write("")  # fails now rather than when gigabytes have been read
     request = make_request(options, settings, choice)
-    if choice.is_demo:
-        sys.stderr.write(_DEMO_NOTE)
-    progress = ProgressLine(sys.stderr)
-    shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
-    sink = make_sink(options.output, shows_thinking=shows_thinking)
-    done: TurnDone | None = None
-
-    def tell(notice: Notice) -> None:
-        progress.clear()
-        sys.stderr.write(f"artesian: {one_line(notice.text)}\n")
-        sink.take(notice)
-
-    def opening(event: OpenEvent) -> None:
-        tell(event) if isinstance(event, Notice) else progress.show(event)
-
-    with closing(backend), StopKey() as stop:
-        try:
-            sink.begin(_facts(request, choice, backend.measure(request).prompt_tokens))
-            backend.open(opening, stop.pressed)
-            for event in backend.generate(request, stop.pressed):
-                if isinstance(event, Notice):
-                    tell(event)
-                    continue
-                if isinstance(event, PrefillProgress):
-                    progress.show(event)
-                else:
-                    progress.clear()
-                sink.take(event)
-                done = event if isinstance(event, TurnDone) else done
-        finally:
-            progress.clear()
-            sink.finish()
-    if done is None:
-        raise RuntimeError("the turn ended without saying so")
+    going_on: Continuation | None = None
+    # The backend is closed while Ctrl+C still means to quit: once asked to stop, a second one ends the process.
+    with ExitStack() as undo:
+        stop = undo.enter_context(StopKey())
+        undo.callback(backend.close)
+        if options.continued is not None:
+            going_on = undo.enter_context(closing(go_on_with(options, settings, choice, request)))
+            request = replace(going_on.request, replay=options.replay)
+        if choice.is_demo:
+            sys.stderr.write(_DEMO_NOTE)
+        shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
+        sink = make_sink(options.output, shows_thinking=shows_thinking)
+        done = _Turn(backend, request, sink, going_on).run(choice, stop)
+        if going_on is not None and options.save_state:
+            going_on.save_state(backend, say)
     sys.stderr.write(figures(done, request) + "\n")
     return ExitCode.STOPPED if done.reason == "stopped" else ExitCode.DONE
+
+
+def say(text: str) -> None:
+    """One line for the user."""
+    sys.stderr.write(f"artesian: {one_line(text)}\n")
+
+
+def go_on_with(options: AskOptions, settings: Settings, choice: ModelChoice, request: TurnRequest) -> Continuation:
+    """The saved conversation and its next turn; `request` is what a conversation of its own would begin with.
+
+    Raises: what `open_continued` raises; UsageError without a question where no reply was cut off.
+    """
+    assert options.continued is not None
+    transcript = open_continued(options.continued)
+    effort = request.effort if options.think is not None else last_effort(transcript, request.effort)
+    most = options.max_tokens or settings.max_tokens or default_max_tokens(effort)
+    return Continuation(transcript, options.question, effort=effort, sampling=request.sampling, max_tokens=most)
+
+
+class _Turn:
+    """One turn from the opening of the model to its last event, and where what comes goes."""
+
+    def __init__(self, backend: Backend, request: TurnRequest, sink: Sink, going_on: Continuation | None) -> None:
+        self._backend = backend
+        self._request = request
+        self._sink = sink
+        self._going_on = going_on
+        self._progress = ProgressLine(sys.stderr)
+
+    def run(self, choice: ModelChoice, stop: StopKey) -> TurnDone:
+        """Run it. Raises: what the backend raises."""
+        backend, request, going_on = self._backend, self._request, self._going_on
+        done: TurnDone | None = None
+        error = ""
+        try:
+            self._sink.begin(_facts(request, choice, backend.measure(request).prompt_tokens))
+            backend.open(self._opening, stop.pressed)
+            if going_on is not None:
+                going_on.restore(backend, self._say)
+                going_on.begin(backend)
+            for event in backend.generate(request, stop.pressed):
+                if going_on is not None:
+                    going_on.take(event)
+                self._show(event)
+                done = event if isinstance(event, TurnDone) else done
+        except Exception as failure:
+            error = "" if isinstance(failure, Stopped) else str(failure) or type(failure).__name__
+            raise
+        finally:
+            self._progress.clear()
+            self._sink.finish()
+            if going_on is not None:
+                going_on.finish(error, self._say)
+        if done is None:
+            raise RuntimeError("the turn ended without saying so")
+        return done
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, Notice):
+            self._say(event.text)
+        elif isinstance(event, PrefillProgress):
+            self._progress.show(event)
+        else:
+            self._progress.clear()
+        self._sink.take(event)
+
+    def _opening(self, event: OpenEvent) -> None:
+        if isinstance(event, Notice):
+            self._say(event.text)
+            self._sink.take(event)
+        else:
+            self._progress.show(event)
+
+    def _say(self, text: str) -> None:
+        self._progress.clear()
+        say(text)
 
 
 def make_request(options: AskOptions, settings: Settings, choice: ModelChoice) -> TurnRequest:
@@ -233,7 +317,7 @@ def make_request(options: AskOptions, settings: Settings, choice: ModelChoice) -
     said.setdefault("seed", secrets.randbits(32))
     sampling = replace(default_settings(choice.folder), **said)
     require_valid(sampling)
-    messages: tuple[Message, ...] = (UserMessage(parts=(options.question,)),)
+    messages: tuple[Message, ...] = (UserMessage(parts=(options.question,)),) if options.question else ()
     if options.system:
         messages = (SystemMessage(text=options.system), *messages)
     return TurnRequest(

@@ -19,7 +19,7 @@ from app.transcripts.holder import holder_of
 from app.transcripts.journal import Journal
 from app.transcripts.records import TranscriptInfo
 from app.transcripts.search import Hit, scan
-from app.transcripts.transcript import SUFFIX, Transcript, utc_now
+from app.transcripts.transcript import SUFFIX, Transcript, state_file, utc_now
 from app.transcripts.trash import Trash
 
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -53,6 +53,7 @@ class TranscriptStore:
         """
         infos = [info for path in self._paths().values() if (info := glance(path, self._files)) is not None]
         Trash(self.folder, self._files).purge(self._now())
+        self._sweep()
         return sorted(infos, key=lambda info: (info.updated, info.id), reverse=True)
 
     def create(self) -> Transcript:
@@ -141,6 +142,8 @@ class TranscriptStore:
             if journal.held_elsewhere:
                 raise TranscriptError(f"{holder_of(path)} has this conversation open.", hint="Close it there first.")
             trash.purge(self._now())
+            with contextlib.suppress(OSError):
+                state_file(path).unlink(missing_ok=True)  # it holds what was said, and can be made again
             return trash.put(path, self._now())
 
     def undo(self, token: str | None = None) -> str:
@@ -164,6 +167,13 @@ class TranscriptStore:
             except IndexUnusable as error:
                 log.warning("transcripts are searched without an index: %s", error)
         return scan(paths.values(), text, self._files)
+
+    def _sweep(self) -> None:
+        """Remove files that were being made when their process was killed, a day ago or longer."""
+        for path in self.folder.glob(".*.new"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < self._now().timestamp() - 86_400:
+                    path.unlink()
 
     def _kept(self, transcript: Transcript) -> Transcript:
         self._opened[transcript.path_on_disk] = transcript

@@ -31,6 +31,11 @@ def utc_now() -> datetime:
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
 
+def state_file(path: Path) -> Path:
+    """Where the engine's state of the conversation in the file `path` is saved."""
+    return path.with_suffix(".state")
+
+
 class Transcript:
     """An open conversation.
 
@@ -89,6 +94,11 @@ class Transcript:
         return self._journal.path
 
     @property
+    def state_path(self) -> Path:
+        """The file beside it for the engine's state of this conversation, which can be made again at any time."""
+        return state_file(self._journal.path)
+
+    @property
     def title(self) -> str:
         """As given, else the first line the user wrote; "" while it is empty. Not yet safe for a terminal."""
         with self.lock:
@@ -142,7 +152,7 @@ class Transcript:
     def nodes(self) -> list[Node]:
         """Every message, all branches, in the order of the file."""
         with self.lock:
-            return self._tree.nodes()
+            return list(self._tree.nodes())
 
     def path(self, to: Node | str | None = None) -> list[Node]:
         """The messages from the first to the given one, or to the head."""

@@ -325,3 +325,36 @@ def test_a_closed_stdin_is_wrong_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(UsageError, match="stdin is closed"):
         read_question(("-",))
+
+
+def test_a_full_disk_under_stderr_does_not_cost_the_answer(
+    use_backend: Use, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    use_backend(ScriptedBackend([Notice(text="a drive failed"), *_THOUGHT]))
+    monkeypatch.setattr("sys.stderr", Full())
+    assert main(["ask", "hi", "--show-thinking"]) == 0
+    assert capsys.readouterr().out == "Yes.\n"
+
+
+def test_a_closed_stdout_is_told_before_anything_is_loaded(
+    use_backend: Use, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = ScriptedBackend(_REPLY)
+    use_backend(backend)
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["ask", "hi"]) == 1
+    assert not backend.opened
+    assert "stdout is closed" in capsys.readouterr().err
+
+
+def test_a_bad_value_in_the_models_own_file_is_the_checkpoints_fault(
+    use_backend: Use, tmp_path: Path, capsys: Output
+) -> None:
+    (tmp_path / "generation_config.json").write_text('{"temperature": 9}')
+    use_backend(ScriptedBackend(_REPLY))
+    assert main(["ask", "hi", "--model", str(tmp_path)]) == 4
+    assert "generation_config.json: temperature is 9" in capsys.readouterr().err

@@ -152,11 +152,18 @@ def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
     assert "caf\\xe9" in result.stderr
 
 
-@pytest.mark.parametrize(("redirection", "said_on_stdout"), [(">&-", ""), ("2>&-", "{"), ("<&-", "{")])
+@pytest.mark.parametrize(("redirection", "said_on_stdout"), [("2>&-", "{"), ("<&-", "{"), ("2>/dev/full", "{")])
 def test_a_stream_that_is_closed_is_no_failure(redirection: str, said_on_stdout: str) -> None:
     command = f'"{sys.executable}" -c "{_RUN}" doctor --json {redirection}'
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout[:1], result.stderr) == (0, said_on_stdout, "")
+
+
+def test_a_result_that_has_no_place_to_go_is_a_failure() -> None:
+    command = f'"{sys.executable}" -c "{_RUN}" doctor --json >&-'
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr == "artesian: stdout is closed, so there is no place for the result\n"
 
 
 def test_what_is_meant_for_a_closed_stderr_does_not_come_out_of_stdout() -> None:

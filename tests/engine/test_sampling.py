@@ -298,5 +298,5 @@ def test_a_broken_generation_config_is_a_typed_error(tmp_path: Path, content: st
 @pytest.mark.parametrize("content", ['{"temperature": 7}', '{"top_k": "many"}', '{"top_p": true}', '{"top_k": 1.5}'])
 def test_a_bad_value_in_a_generation_config_is_named_with_the_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "generation_config.json").write_text(content)
-    with pytest.raises(SamplerSettingsError, match=r"generation_config\.json"):
+    with pytest.raises(ConfigError, match=r"generation_config\.json"):
         default_settings(tmp_path)

@@ -1,0 +1,181 @@
+"""`ask --continue`: which conversation, what is asked, what is saved, and the state beside it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.backends.base import Backend, TurnRequest
+from app.cli import main
+from app.command_words import name_continued
+from app.paths import transcripts_dir
+from app.transcripts.records import Node
+from app.transcripts.store import TranscriptStore
+from engine.errors import DamagedState, PromptError
+from engine.events import Event, PrefillProgress, TextDelta, TokenDrawn
+from engine.prompt import AssistantMessage, UserMessage
+from tests.fakes import ScriptedBackend, turn_done
+
+Use = Callable[[Backend], None]
+Output = pytest.CaptureFixture[str]
+
+_REPLY: tuple[Event, ...] = (
+    PrefillProgress(done_tokens=5, total_tokens=5, read_bytes=0, elapsed_s=0.1),
+    TokenDrawn(token=7),
+    TextDelta(text="Hello"),
+    turn_done(),
+)
+
+
+class Stateful(ScriptedBackend):
+    """Notes what it is asked to save and restore."""
+
+    def __init__(self, *arguments: object, damaged: bool = False, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.saved: list[TurnRequest] = []
+        self.restored: list[Path] = []
+        self.damaged = damaged
+
+    def save_state(self, path: Path, request: TurnRequest) -> int:
+        self.saved.append(request)
+        path.write_text("state")
+        return 5
+
+    def restore_state(self, path: Path) -> int:
+        self.restored.append(path)
+        if self.damaged:
+            raise DamagedState(f"{path.name}: the saved state is damaged: a bit", hint="It is read again.")
+        return 5
+
+
+@pytest.fixture
+def begun() -> str:
+    """A conversation of one turn; its id."""
+    with TranscriptStore(transcripts_dir()).create() as transcript:
+        asked = transcript.add("user", "hi", None)
+        from app.transcripts.session import ChatSession
+
+        session = ChatSession(transcript, max_tokens=9)
+        writer = session.begin_reply(asked, session.request(asked))
+        for event in _REPLY:
+            writer.take(event)
+        writer.finish()
+        return transcript.id
+
+
+def messages(transcript_id: str) -> list[Node]:
+    with TranscriptStore(transcripts_dir()).open(transcript_id) as transcript:
+        return transcript.path()
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        (["ask", "--continue"], ["ask", "--continue=latest"]),
+        (["ask", "--continue", "why?"], ["ask", "--continue=latest", "why?"]),
+        (["ask", "--continue", "ab2cdefgh3", "why?"], ["ask", "--continue=ab2cdefgh3", "why?"]),
+        (["ask", "--continue=ab2", "why?"], ["ask", "--continue=ab2", "why?"]),
+        (["ask", "--continue", "understand", "me"], ["ask", "--continue=latest", "understand", "me"]),
+        (["ask", "--", "--continue"], ["ask", "--", "--continue"]),
+    ],
+)
+def test_what_is_gone_on_with_is_named(words: list[str], taken: list[str]) -> None:
+    assert name_continued(words) == taken
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_question_goes_on_with_the_conversation_and_both_are_saved(
+    use_backend: Use, capsys: Output, begun: str, named: bool
+) -> None:
+    backend = Stateful(_REPLY)
+    use_backend(backend)
+    assert main(["ask", "--continue", *([begun] if named else []), "and", "then?"]) == 0
+    assert capsys.readouterr().out == "Hello\n"
+    asked = (UserMessage(parts=("hi",)), AssistantMessage(text="Hello", ids=(7,)), UserMessage(parts=("and then?",)))
+    assert backend.requests[-1].messages == asked
+    roles = [(node.role, node.text, node.status) for node in messages(begun)]
+    assert roles[2:] == [("user", "and then?", "complete"), ("assistant", "Hello", "complete")]
+    assert messages(begun)[-1].facts == backend.facts()
+    assert backend.saved == [] and backend.restored == []
+
+
+def test_without_a_question_a_reply_that_was_cut_goes_on(use_backend: Use, begun: str) -> None:
+    use_backend(ScriptedBackend((*_REPLY[:-1], turn_done("stopped"))))
+    assert main(["ask", "--continue", "more"]) == 130
+    backend = Stateful(_REPLY)
+    use_backend(backend)
+    assert main(["ask", "--continue"]) == 0
+    last = backend.requests[-1].messages[-1]
+    assert last == AssistantMessage(text="Hello", ids=(7,), prefix=True)
+    node = messages(begun)[-1]
+    assert (node.text, node.ids, node.status) == ("HelloHello", (7, 7), "complete")
+    assert main(["ask", "--continue"]) == 2  # there is nothing to go on with any more
+
+
+def test_a_question_that_cannot_be_run_is_not_saved(use_backend: Use, begun: str) -> None:
+    class Full(ScriptedBackend):
+        def measure(self, request: TurnRequest) -> object:  # type: ignore[override]
+            raise PromptError("the prompt has 5,000 tokens, the context 4,096")
+
+    use_backend(Full(_REPLY))
+    before = messages(begun)
+    assert main(["ask", "--continue", "a novel"]) == 2
+    assert messages(begun) == before
+
+
+def test_a_turn_that_fails_keeps_question_and_text(use_backend: Use, begun: str) -> None:
+    use_backend(ScriptedBackend(_REPLY[:-1], failure=PromptError("it broke")))
+    assert main(["ask", "--continue", "more"]) == 2
+    *_, asked, reply = messages(begun)
+    assert (asked.text, reply.text, reply.status, reply.error) == ("more", "Hello", "failed", "it broke")
+
+
+def test_the_state_is_saved_when_asked_for_and_restored_when_it_is_there(
+    use_backend: Use, capsys: Output, begun: str
+) -> None:
+    first, second, third = Stateful(_REPLY), Stateful(_REPLY), Stateful(_REPLY, damaged=True)
+    use_backend(first)
+    assert main(["ask", "--continue", "--save-state", "one"]) == 0
+    state = transcripts_dir() / f"{begun}.state"
+    assert first.restored == [] and state.exists()
+    assert first.saved[0].messages[-1] == AssistantMessage(text="Hello", ids=(7,))
+    use_backend(second)
+    assert main(["ask", "--continue", "two"]) == 0
+    assert second.restored == [state] and second.saved == []
+    capsys.readouterr()
+    use_backend(third)
+    assert main(["ask", "--continue", "three"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Hello\n" and "the saved state is damaged: a bit. It is read again.\n" in err
+
+
+def test_a_deleted_conversation_leaves_no_state(begun: str) -> None:
+    state = transcripts_dir() / f"{begun}.state"
+    state.write_text("state")
+    TranscriptStore(transcripts_dir()).delete(begun)
+    assert not state.exists()
+
+
+def test_replay_asks_for_everything_to_be_read_again(use_backend: Use, begun: str) -> None:
+    backend = ScriptedBackend(_REPLY)
+    use_backend(backend)
+    assert main(["ask", "--continue", "--replay", "again?"]) == 0
+    assert backend.requests[-1].replay
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--replay", "hi"], "--replay has no effect without --continue"),
+        (["--save-state", "hi"], "--save-state has no effect without --continue"),
+        (["--continue", "--raw", "hi"], "--raw cannot be used with --continue"),
+        (["--continue", "--system", "x", "hi"], "--system cannot be used with --continue"),
+        (["--continue", "hi"], "there is no conversation to go on with"),
+        (["--continue", "ab2cdefgh3", "hi"], "there is no transcript ab2cdefgh3"),
+    ],
+)
+def test_what_cannot_act_is_refused_by_name(use_backend: Use, capsys: Output, arguments: list[str], told: str) -> None:
+    use_backend(ScriptedBackend(_REPLY))
+    assert main(["ask", *arguments]) != 0
+    out, err = capsys.readouterr()
+    assert out == "" and told in err and "Traceback" not in err
