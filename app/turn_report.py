@@ -15,6 +15,7 @@ _PHASES: dict[Phase, str] = {
     "expert_reads": "waiting for experts",
     "experts": "experts",
     "attention": "attention",
+    "indexer": "choosing positions",
     "dense": "shared experts",
     "engram": "engram rows",
     "head": "head",

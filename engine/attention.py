@@ -12,9 +12,10 @@ from engine.hyper import rms_norm
 from engine.indexer import index_keys, select
 from engine.kernels import native
 from engine.numerics import Numerics
+from engine.phases import PhaseClock
 from engine.rotary import rotate
 from engine.state import State, Step
-from engine.weights import AttentionWeights, CompressorWeights
+from engine.weights import AttentionWeights, CompressorWeights, stored_bytes
 
 _GATHER_BYTES = 16 << 20
 """Scratch for the keys of the rows attended together."""
@@ -25,9 +26,9 @@ _PROBABILITY_BLOCK = 64
 
 def attention(
     x: Tensor, weights: AttentionWeights, layer: int, state: State, step: Step, config: ModelConfig, freq: Tensor,
-    numerics: Numerics,
+    numerics: Numerics, clock: PhaseClock,
 ) -> Tensor:  # fmt: skip
-    """The attention half of block `layer`, stage and publish included.
+    """The attention half of block `layer`, stage and publish included. What choosing groups takes is the "indexer"'s.
 
     Shapes: x [T, D] after the attention norm; freq [rd/2]; result [T, D].
     Source: spec/architecture section 9.
@@ -41,7 +42,9 @@ def attention(
             _compress(x, weights.compressor, layer, state, step, config, freq, numerics)
             step.kv_source = layer
         if weights.indexer is not None:
+            clock.lap("attention")
             step.selection = select(x, low_rank, weights.indexer, layer, state, step, config, freq, numerics)
+            clock.lap("indexer", stored_bytes(weights.indexer))
     window = torch.cat((state.window_before(step, layer), keys))  # [<W + T, hd] by position
     out = torch.empty_like(query)
     latents, selection = None, None

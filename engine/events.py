@@ -87,10 +87,11 @@ class DriveFigures:
 Work = Literal["prefill", "decode"]
 """Reading the prompt, or drawing the reply."""
 
-Phase = Literal["expert_reads", "experts", "attention", "dense", "engram", "head", "draft", "other"]
-"""Waiting for the drives to give experts; multiplying by them; the attention halves; shared experts, routers, norms and
-hyper-connections; engram rows and their gates, the wait for them included; the final norm and the head; the
-draft head, its reads included; everything else: embedding, planning, sampling, and Python between the others.
+Phase = Literal["expert_reads", "experts", "attention", "indexer", "dense", "engram", "head", "draft", "other"]
+"""Waiting for the drives to give experts; multiplying by them; the attention halves; choosing groups in them, which
+alone grows with the conversation; shared experts, routers, norms and hyper-connections; engram rows and their gates,
+the wait for them included; the final norm and the head; the draft head, its reads included; everything else: embedding,
+planning, sampling, and Python between the others.
 """
 
 

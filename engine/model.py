@@ -238,7 +238,7 @@ class Model:
             coefficients = mix(h, block.mix_attention, config, numerics)
             x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
             clock.lap("dense")
-            y = attention(x, block.attention, layer, state, step, config, freq, numerics)
+            y = attention(x, block.attention, layer, state, step, config, freq, numerics, clock)
             clock.lap("attention", n_bytes.attention)
             h = update(h, y, coefficients, numerics)
             pre = coefficients.pre
@@ -330,7 +330,8 @@ class _BlockBytes(NamedTuple):
     @classmethod
     def of(cls, block: BlockWeights) -> "_BlockBytes":
         parts = (block.mix_attention, block.mix_ffn, block.ffn)
-        return cls(stored_bytes(block.engram), stored_bytes(block.attention), sum(map(stored_bytes, parts)))
+        attention = stored_bytes(block.attention) - stored_bytes(block.attention.indexer)
+        return cls(stored_bytes(block.engram), attention, sum(map(stored_bytes, parts)))
 
 
 def _checking(should_stop: ShouldStop) -> Callable[[], None]:
