@@ -7,15 +7,18 @@ that cannot be run is refused before gigabytes are read.
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
+from app.backends.keeping import Keeper
 from app.backends.observing import Observers, profile_file, watched_layers
 from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
 from app.backends.prompts import Prompts, TextFiles
 from app.backends.returning import ReturnWatch
 from app.backends.use import Use
-from app.planning import Planned, gather_facts, plan_for, shares_of
+from app.paths import runs_file
+from app.planning import Planned, shares_of
 from app.rates import RateBook
 from app.reading import MemoryOptions, Reading, make_wishes
 from app.report import artesian_version
@@ -27,7 +30,7 @@ from engine.draft.settings import DraftSettings
 from engine.errors import DamagedState, EngineError
 from engine.events import Event, Notice, PrefillProgress, TurnDone
 from engine.experts import expert_prefixes
-from engine.kernels import path, set_threads
+from engine.kernels import path
 from engine.model import Model
 from engine.numerics import NumericsName
 from engine.sampling import Sampler
@@ -42,6 +45,9 @@ from storage.expert_layout import expert_layouts
 from storage.extents import Extent
 from storage.fingerprint import fingerprint
 from storage.payload_mark import payload_mark
+
+_ANSWER_TOKENS = 4_096
+"""Of a reply, for which a plan makes room behind a prompt that is long already."""
 
 
 class LocalBackend:
@@ -70,7 +76,8 @@ class LocalBackend:
         self._draft = draft or DraftSettings()
         self._wishes = wishes or make_wishes(MemoryOptions(), Settings(), reading)
         self._book = None if rates is None else RateBook(rates)
-        self._planned: Planned | None = None
+        self._least_context = 0
+        self._keeper: Keeper | None = None
         self._reading = reading
         self._token_map_cache = token_map_cache
         self._profiles = profiles
@@ -84,6 +91,11 @@ class LocalBackend:
         self._model: Model | None = None
         self._returning: ReturnWatch | None = None
 
+    @property
+    def planned(self) -> Planned | None:
+        """The plan that the opened model runs by, with all it was made from; None before `open`."""
+        return None if self._keeper is None else self._keeper.planned
+
     def measure(self, request: TurnRequest) -> PromptCost:
         """What the prompt takes.
 
@@ -92,6 +104,7 @@ class LocalBackend:
         """
         prompt, conversations = self._prompts.make(request), self._conversations
         n_tokens, reused, expected_s = len(prompt.ids), 0, None
+        self._least_context = n_tokens + min(request.max_tokens, _ANSWER_TOKENS)
         if conversations is not None:
             reused = 0 if request.replay else conversations.reusable(prompt)
             expected_s = conversations.expected_s(n_tokens - reused)
@@ -140,12 +153,13 @@ class LocalBackend:
             check_mirrors(checkpoint, reading.mirrors, self._notices.append, on_event, should_stop)
             say()
         if reading.weights is None:
-            measure_weights(checkpoint, lambda: _experts(checkpoint, files.config), reading, self._notices.append)
+            measure_weights(
+                checkpoint, lambda: _experts(checkpoint, files.config), reading, self._notices.append, self._book
+            )
             say()
         observers = self._observers = self._observe(checkpoint, files)
-        planned = self._planned = self._make_plan(checkpoint, files.config, observers)
-        plan = planned.plan
-        set_threads(plan.threads)
+        keeper = self._keeper = self._make_keeper(checkpoint, files.config, observers)
+        planned, plan = keeper.planned, keeper.planned.plan
         model = self._model = Model.open(
             checkpoint,
             files.config,
@@ -154,12 +168,13 @@ class LocalBackend:
             index_owner=self._index_owner,
             # Without a complete head there is no room in the plan, and opening says what is missing.
             drafts=self._draft.mode != "off" and (plan.drafting or not planned.footprint.has_draft),
-            observers=[observers.record],
+            observers=[observers.record, keeper.record],
             notices=self._notices,
             token_map_cache=self._token_map_cache,
             on_progress=on_event,
             should_stop=should_stop,
         )
+        keeper.watch(model.streams.experts, self._notices.append)
         self._returning = ReturnWatch(model.streams.files, checkpoint.headers, self._notices.append)
         self._prompts.limit_context(plan.context_tokens)
         self._conversations = Conversations(
@@ -179,7 +194,7 @@ class LocalBackend:
         return self._use.turn(self._generate(request, self._use.stopping(should_stop)))
 
     def _generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Generator[Event]:
-        assert self._conversations is not None and self._observers is not None, "open() comes before generate()"
+        assert self._conversations is not None and self._keeper is not None, "open() comes before generate()"
         files = self._prompts.files
         about = self._prompts.guess_tokens(request)
         if about is not None:
@@ -197,6 +212,7 @@ class LocalBackend:
             for event in events:
                 if isinstance(event, TurnDone):
                     self._end_turn()
+                    event = self._keeper.finish(event)
                     yield from self._taken()
                 yield event
         except (EngineError, StorageError):
@@ -216,6 +232,8 @@ class LocalBackend:
         layers = expert_prefixes(self._model.config, drafts=drafts).items()
         hottest = {layer: profile.hottest(layer, n) for layer, (_, n) in layers}
         with self._use:
+            if self._keeper is not None:
+                self._keeper.tick()
             return self._model.streams.experts.warm(hottest, self._use.stopping(should_stop))
 
     def save_state(self, path: Path, request: TurnRequest) -> int:
@@ -285,12 +303,18 @@ class LocalBackend:
             profile = profile_file(self._profiles, checkpoint.headers, text.sources)
         return Observers.open(n_experts, profile=profile, trace=self._reading.trace, say=self._notices.append)
 
-    def _make_plan(self, checkpoint: Checkpoint, config: ModelConfig, observers: Observers) -> Planned:
+    def _make_keeper(self, checkpoint: Checkpoint, config: ModelConfig, observers: Observers) -> Keeper:
         """Who gets how much, from the machine as it is now. Raises: PlanError."""
         folders = (self._folder, *self._reading.splits, *self._reading.mirrors)
-        facts = gather_facts(folders, self._book or RateBook(None))
         shares = shares_of(observers.profile, watched_layers(config)) if observers.profile is not None else {}
-        return plan_for(facts, footprint(config, places(checkpoint.tensors)), self._wishes, shares)
+        return Keeper.plan(
+            footprint(config, places(checkpoint.tensors)),
+            folders,
+            replace(self._wishes, least_context_tokens=self._least_context),
+            shares,
+            self._book or RateBook(None),
+            runs=None if self._book is None else runs_file(),
+        )
 
     def _stream_settings(self, plan: Plan) -> StreamSettings:
         """The plan's sizes, and how the drives are read."""
