@@ -9,7 +9,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from app.backends.base import Backend
+from app.command_words import LATEST
 from app.commands.ask import IndexOwner, Numerics, make_local
+from app.continuing import last_effort
 from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
@@ -29,7 +31,7 @@ def run(
     *,
     model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
     resume: Annotated[
-        str | None, Parameter(name="--continue", help="Conversation to go on with; `latest` for the last one.")
+        str | None, Parameter(name="--continue", help="Go on with a saved conversation, [ID] or the latest.")
     ] = None,
     plain: Annotated[
         bool, Parameter(help="A line at a time, for pipes and screen readers. [default: without a terminal]")
@@ -68,7 +70,7 @@ def run(
     store = user_store()
     transcript = None
     if resume is not None:
-        transcript = store.latest() if resume == "latest" else store.open(resume)
+        transcript = store.latest() if resume == LATEST else store.open(resume)
     session_of = _session_maker(choice, settings, think, max_tokens)
     open_it = open_plain if plain or wants_plain() else open_chat
     return open_it(backend, choice, store, settings, session_of, transcript)
@@ -143,6 +145,8 @@ def _session_maker(
     most = max_tokens or settings.max_tokens
 
     def make(transcript: Transcript) -> ChatSession:
-        return ChatSession(transcript, effort=effort, sampling=sampling, max_tokens=most)
+        # Without being told otherwise a conversation goes on in its mode: in another, all of it is read again.
+        mode = effort if think is not None else last_effort(transcript, effort)
+        return ChatSession(transcript, effort=mode, sampling=sampling, max_tokens=most)
 
     return make

@@ -21,6 +21,7 @@ class Tmux:
         options = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
         size = ["-x", str(columns), "-y", str(rows)]
         self._do("-f", "/dev/null", "new-session", "-d", *size, *options, "bash --norc --noprofile")
+        self._do("set-option", "-g", "set-clipboard", "on")
 
     def __enter__(self) -> Self:
         return self
@@ -35,6 +36,15 @@ class Tmux:
     def type(self, text: str) -> None:
         """Type text as it is."""
         self._do("send-keys", "-l", text)
+
+    def paste(self, text: str) -> None:
+        """Paste text, in brackets if the program asked for them."""
+        self._do("set-buffer", "-b", "paste", text)
+        self._do("paste-buffer", "-p", "-d", "-b", "paste")
+
+    def buffer(self) -> str:
+        """What a program copied last."""
+        return self._do("show-buffer")
 
     def run(self, command: str) -> None:
         """Type a command and press Enter."""

@@ -1,0 +1,259 @@
+"""The chat from end to end in a real terminal, on the bundled demo: `python -m tests.app.tui.tmux_chat`.
+
+Types while the model loads, watches an answer stream, stops while the prompt is read, resizes, kills and resumes, goes
+on, answers again, branches, finds, searches, copies code, exports, suspends, hangs up and quits, and compares the
+terminal's settings before and after.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from app.transcripts.session import ChatSession
+from app.transcripts.store import TranscriptStore
+from engine.events import TextDelta
+from tests.app.tui.tmux import Tmux
+from tests.fakes import turn_done
+
+QUESTION = "what is an expert slot?"
+_BOX = "Write a message"
+_CODE = "Some code:\n\n```python\nprint('slot')\n```\n\nThat is all."
+
+
+class Chat:
+    """The chat in a terminal, its files in one folder."""
+
+    def __init__(self, tmux: Tmux, folder: Path) -> None:
+        self.tmux = tmux
+        self.folder = folder
+        self.store = TranscriptStore(folder / "data" / "artesian" / "transcripts")
+
+    def start(self, *options: str) -> None:
+        """Start it from the shell, with the terminal's settings noted around it."""
+        command = shlex.join([sys.executable, "-m", "tests.app.tui.run_artesian", *options])
+        self.tmux.run("clear; stty -a > before")
+        self.tmux.run(f"{command}; echo ended with $?; stty -a > after")
+        self.tmux.wait(lambda screen: _BOX in screen, "chat")
+
+    def ended(self, code: int) -> None:
+        """It ended with `code`, and the terminal is as it was."""
+        self.tmux.wait_for(f"ended with {code}")
+        after = self.folder / "after"
+        self.tmux.wait(lambda _: after.exists() and bool(after.read_text()), "stty")
+        assert after.read_text() == (self.folder / "before").read_text(), "the terminal's settings differ"
+        assert not self.tmux.is_alternate(), "the alternate screen is still on"
+        after.unlink()
+
+    def quit(self) -> None:
+        """Leave it by its key."""
+        self.tmux.keys("C-q")
+        self.ended(0)
+
+    def pid(self) -> int:
+        """Of the chat."""
+        found = subprocess.run(["pgrep", "-P", str(self.tmux.pid())], capture_output=True, text=True, check=True)
+        return int(found.stdout.split()[0])
+
+    def kill(self, number: int, code: int) -> None:
+        """Send it a signal; it ends with `code`."""
+        os.kill(self.pid(), number)
+        self.ended(code)
+
+    def command(self, text: str) -> None:
+        """Enter a slash command."""
+        self.tmux.type(text)
+        self.tmux.wait_for(text)
+        self.tmux.keys("Enter")
+
+
+def first_answer(chat: Chat) -> None:
+    """Typing is taken while the model loads; the answer comes and is saved; the terminal is left as it was."""
+    tmux = chat.tmux
+    chat.start()
+    assert "ready" not in tmux.screen(), "the model was loaded before the box was there"
+    tmux.type(QUESTION)
+    tmux.wait_for(QUESTION)
+    tmux.keys("Enter")
+    tmux.wait_for(f"> {QUESTION}")
+    screen = tmux.wait_for("tokens in")
+    assert "A slot is a fixed place in memory for one expert." in screen
+    tmux.wait_for("saved")
+
+
+def stop_in_prefill(chat: Chat) -> None:
+    """A long paste is one message; it is stopped while it is read, kept, and the chat goes on."""
+    tmux = chat.tmux
+    tmux.paste("a line of many\n" * 180)
+    tmux.wait_for("tokens to read")
+    tmux.keys("Enter")
+    tmux.wait_for("reading prompt")
+    began = time.monotonic()
+    tmux.keys("Escape")
+    tmux.wait_for("stopped by you")
+    print(f"  stopped after {time.monotonic() - began:.2f} s")
+
+
+def resize(chat: Chat) -> None:
+    """Small, tiny and back."""
+    tmux = chat.tmux
+    tmux.resize(50, 15)
+    tmux.wait(lambda screen: _BOX in screen and len(screen.splitlines()) <= 15, "50x15")
+    tmux.resize(28, 6)
+    tmux.wait_for("too small")
+    tmux.resize(80, 24)
+    tmux.wait(lambda screen: _BOX in screen and "stopped by you" in screen, "80x24")
+
+
+def kill_and_resume(chat: Chat) -> None:
+    """Killed in the middle of an answer, it has what it said when it is opened again, and goes on with it."""
+    tmux = chat.tmux
+    tmux.keys("C-n")
+    tmux.wait_for("all actions")
+    tmux.type(QUESTION)
+    tmux.keys("Enter")
+    tmux.wait_for("A slot is")
+    time.sleep(0.6)  # what the transcript promises to have saved is half a second old
+    chat.tmux.run("")  # nothing is sent: the box is empty
+    os.kill(chat.pid(), signal.SIGKILL)
+    tmux.wait_for("ended with 137")
+    tmux.run("reset")
+    (chat.folder / "after").unlink(missing_ok=True)
+    chat.start("--continue")
+    tmux.wait(lambda screen: "A slot is" in screen and "cut off" in screen, "what was said before the kill")
+    tmux.keys("C-l")
+    screen = tmux.wait(lambda screen: "tokens in" in screen, "the rest of the answer")
+    assert "read from the drive into one." in " ".join(screen.split())
+
+
+def branches(chat: Chat) -> None:
+    """Answer again, walk, edit."""
+    tmux = chat.tmux
+    tmux.keys("C-r")
+    tmux.wait_for("reply 2 of 2")
+    tmux.keys("C-Up")
+    tmux.type("[")
+    tmux.wait_for("reply 1 of 2")
+    tmux.keys("C-Up")
+    tmux.type("]")
+    tmux.wait_for("reply 2 of 2")
+    chat.command("/edit")
+    tmux.wait_for("Editing")
+    tmux.keys("C-u")
+    tmux.type("what is a mirror?")
+    tmux.wait_for("edited:")
+    tmux.keys("Enter")
+    tmux.wait(lambda screen: "> what is a mirror?" in screen and "tokens in" in screen and "2 of 2" in screen, "branch")
+
+
+def look_around(chat: Chat) -> None:
+    """Find in the chat, search in all chats, the plan, the palette."""
+    tmux = chat.tmux
+    tmux.keys("C-f")
+    tmux.type("mirror")
+    tmux.wait_for("of ")
+    tmux.keys("Escape")
+    tmux.keys("C-g")
+    tmux.wait_for("Where the time goes")
+    tmux.keys("Escape")
+    tmux.keys("C-p")
+    tmux.wait_for("Continue the reply")
+    tmux.keys("Escape")
+    tmux.wait_for(_BOX)
+    tmux.keys("C-t")
+    tmux.wait_for("Conversations")
+    tmux.keys("C-f")
+    tmux.type("python")
+    tmux.wait_for("Some code")
+    tmux.keys("Enter")
+    tmux.wait_for("print('slot')")
+
+
+def copy_and_export(chat: Chat) -> None:
+    """The code goes to tmux, the conversation to a file."""
+    tmux = chat.tmux
+    chat.command("/code")
+    tmux.wait_for("Code sent to")
+    assert tmux.buffer() == "print('slot')\n", tmux.buffer()
+    chat.command("/export talk.md")
+    tmux.wait_for("Written to")
+    assert "print('slot')" in (chat.folder / "talk.md").read_text()
+
+
+def suspend(chat: Chat) -> None:
+    """Into the background and back."""
+    tmux = chat.tmux
+    chat.command("/suspend")
+    tmux.wait(lambda screen: "Stopped" in screen, "the shell")
+    assert not tmux.is_alternate()
+    tmux.run("fg")
+    tmux.wait(lambda screen: _BOX in screen and "print('slot')" in screen, "the chat again")
+
+
+def signals(chat: Chat) -> None:
+    """Asked to end, and hung up on, it leaves the terminal as it was and the draft where it is found again."""
+    tmux = chat.tmux
+    tmux.type("a draft to keep")
+    tmux.wait_for("a draft to keep")
+    chat.kill(signal.SIGTERM, 128 + signal.SIGTERM)
+    tmux.run("clear")
+    chat.tmux.run("clear; stty -a > before")
+    command = shlex.join([sys.executable, "-m", "tests.app.tui.run_artesian"])
+    tmux.run(f"{command}; echo ended with $?; stty -a > after")
+    tmux.wait_for("a draft to keep")
+    chat.kill(signal.SIGHUP, 128 + signal.SIGHUP)
+
+
+STEPS: tuple[Callable[[Chat], None], ...] = (
+    first_answer,
+    stop_in_prefill,
+    resize,
+    kill_and_resume,
+    branches,
+    look_around,
+    copy_and_export,
+    suspend,
+    signals,
+)
+
+
+def prepare(chat: Chat) -> None:
+    """A conversation with code in it, as the demo writes none."""
+    with chat.store.create() as transcript:
+        session = ChatSession(transcript)
+        node = session.add_user("show me some python")
+        writer = session.begin_reply(node, session.request(node))
+        writer.take(TextDelta(text=_CODE))
+        writer.take(turn_done("stop"))
+
+
+def environ(folder: Path) -> dict[str, str]:
+    """Variables that keep everything in `folder`."""
+    places = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("DATA", "CONFIG", "CACHE", "STATE")}
+    return {**places, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1", "COLORTERM": "truecolor"}
+
+
+def run(steps: tuple[Callable[[Chat], None], ...]) -> None:
+    """Run steps one after another, then quit."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with Tmux(folder, environ=environ(folder)) as tmux:
+            chat = Chat(tmux, folder)
+            prepare(chat)
+            for step in steps:
+                began = time.monotonic()
+                print(f"{step.__name__}: {(step.__doc__ or '').splitlines()[0]}", flush=True)
+                step(chat)
+                print(f"  {time.monotonic() - began:.1f} s", flush=True)
+            if tmux.is_alternate():
+                chat.quit()
+
+
+if __name__ == "__main__":
+    run(STEPS)
+    print("all well")
