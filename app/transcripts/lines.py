@@ -16,8 +16,8 @@ from storage.strictjson import RefusedJsonError, strict_object
 
 MOST_LINE_BYTES = 1 << 27
 """The longest question, 16 MiB, with every character written as six."""
-MOST_FILE_BYTES = 1 << 29
-"""A million tokens are some 10 MB; what is behind this is not read."""
+MOST_FILE_BYTES = 1 << 28
+"""A million tokens are some 40 MB; what is behind this is not read."""
 _MOST_STRUCTURE_BYTES = 1 << 20
 """Of a line, strings left out: what bounds the objects it can become."""
 _READ_BYTES = 1 << 20

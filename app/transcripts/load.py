@@ -9,6 +9,7 @@ from app.transcripts.files import FileOps
 from app.transcripts.lines import Damage, LineReader, decode
 from app.transcripts.tree import Tree
 
+MOST_MESSAGES = 100_000
 _MOST_DAMAGE = 1000
 """Named one by one; a file of junk has a million bad lines."""
 
@@ -40,6 +41,9 @@ def load(read: Callable[[int, int], bytes]) -> Loaded:
             wrong = str(error)
         if wrong and len(damage) < _MOST_DAMAGE:
             damage.append(Damage(line=reader.n_lines, reason=wrong))
+        if len(tree) >= MOST_MESSAGES:
+            reader.too_long = True
+            break
     torn = reader.n_lines if reader.torn_bytes else 0
     return Loaded(
         tree=tree,

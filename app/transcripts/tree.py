@@ -4,7 +4,7 @@ The one thing a reader would get wrong: a parent must stand before its child, so
 whose parent is missing hangs under the one before it in the file: what was said is shown, also from a damaged file.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast, get_args
@@ -19,6 +19,8 @@ FORMAT = 1
 """What this version writes. A file of a higher one is shown as far as it is understood, and not written to."""
 
 _MOST_ID = 1 << 31
+_MOST_OF_A_MESSAGE = 1000
+"""Runs, and notices."""
 
 
 class Growing:
@@ -37,6 +39,11 @@ class Growing:
     def n_ids(self) -> int:
         """Ids so far."""
         return len(self._ids)
+
+    @property
+    def node_status(self) -> Status:
+        """How far the message is; without putting its text together."""
+        return self._node.status
 
     def grow(self, text: str, thinking: str, ids: Iterable[int]) -> None:
         """Put more behind what is there."""
@@ -91,7 +98,8 @@ class Tree:
         self.known_torn: set[int] = set()
         self._nodes: dict[str, Growing] = {}
         self._children: dict[str | None, list[str]] = {}
-        self._chosen: dict[str | None, str] = {}
+        self._looked_at: dict[str, int] = {}  # message -> when it was the head last, in heads
+        self._n_heads = 0
         self._newest: str | None = None
 
     def __contains__(self, node_id: object) -> bool:
@@ -115,9 +123,9 @@ class Tree:
         """The message, to change it. Raises: KeyError."""
         return self._nodes[node_id]
 
-    def nodes(self) -> list[Node]:
-        """Every message in the order of the file."""
-        return [growing.node() for growing in self._nodes.values()]
+    def nodes(self) -> Iterator[Node]:
+        """Every message in the order of the file, each as it is when its turn comes."""
+        return (growing.node() for growing in self._nodes.values())
 
     def path(self, node_id: str | None = None) -> list[Node]:
         """From the first message to the given one, or to the head."""
@@ -137,18 +145,24 @@ class Tree:
         return [self.node(child) for child in self._children.get(node_id, ())]
 
     def leaf_below(self, node_id: str) -> str:
-        """The end of the branch through a message that was looked at last."""
-        while children := self._children.get(node_id):
-            node_id = self._chosen.get(node_id, children[-1])
-        return node_id
+        """Of the branches through a message, the end of the one that was looked at last."""
+        best, waiting = node_id, [node_id]
+        best_seen = -1
+        while waiting:
+            at = waiting.pop()
+            children = self._children.get(at)
+            if children:
+                waiting += children
+            elif self._looked_at[at] > best_seen:
+                best, best_seen = at, self._looked_at[at]
+        return best
 
     def set_head(self, node_id: str | None) -> None:
         """Go on from this message."""
         self.head = node_id
-        while node_id is not None:
-            parent = self._nodes[node_id].node().parent
-            self._chosen[parent] = node_id
-            node_id = parent
+        if node_id is not None:
+            self._n_heads += 1
+            self._looked_at[node_id] = self._n_heads
 
     def add(self, node: Node) -> Growing:
         """A new message, which becomes the head."""
@@ -170,6 +184,8 @@ class Tree:
                 return self._take_node(record)
             case "run":
                 growing = self._growing(record)
+                if len(growing.node().runs) >= _MOST_OF_A_MESSAGE:
+                    raise ValueError("is of a reply that was gone on with too often")
                 growing.begin_run(_run(record.get("run")))
                 self.set_head(growing.node().id)
             case "facts":
@@ -178,6 +194,8 @@ class Tree:
                 return self._take_more(record)
             case "notice":
                 growing = self._growing(record)
+                if len(growing.node().notices) >= _MOST_OF_A_MESSAGE:
+                    raise ValueError("is of a message with too many notices")
                 growing.change(notices=(*growing.node().notices, _text(record, "text")))
             case "end":
                 self._take_end(record)
@@ -239,8 +257,13 @@ class Tree:
         text, thinking, ids = _text(record, "text", ""), _text(record, "thinking", ""), record.get("ids", [])
         if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < _MOST_ID for one in ids):
             raise ValueError("has token ids that are none")
-        at = record.get("at")
-        here = [growing.n_ids, growing.n_text, growing.n_thinking]
+        at, here = record.get("at"), [growing.n_ids, growing.n_text, growing.n_thinking]
+        if growing.node_status != "growing":
+            raise ValueError("belongs to a reply that had ended")
+        if not (isinstance(at, list) and len(at) == 3 and all(type(one) is int for one in at)):
+            raise ValueError("does not say where its text belongs")
+        if any(there < so_far for there, so_far in zip(at, here, strict=True)):
+            raise ValueError("repeats what is there already")
         wrong = ""
         if growing.ids_known and at != here:
             growing.ids_known = False
