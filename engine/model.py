@@ -40,6 +40,7 @@ from engine.weights import BlockWeights, TrunkWeights, WeightLoader, load_trunk,
 from storage.checkpoint import Checkpoint
 from storage.expert_cache import Observer
 from storage.rows import RowTicket
+from storage.stoppable import StoppableReads
 
 ShouldStop = Callable[[], bool]
 
@@ -126,7 +127,7 @@ class Model:
         `notices`; whoever opened the checkpoint may put drive failures there too.
         `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer.
         Raises: FormatError, ConfigError, TokenizerError when the checkpoint cannot be run; StorageError on a failed
-        read; Stopped between two tensors when `should_stop` says so.
+        read; Stopped when `should_stop` says so, at once: a read under way ends by itself.
         """
         started = time.monotonic()
         total = sum(entry.extent.length for name, entry in checkpoint.tensors.items() if is_resident(name, drafts))
@@ -149,8 +150,9 @@ class Model:
             token_map = compressed_map(tokenizer, n_classes=config.engram_compressed_vocab_size, cache=token_map_cache)
         front = EngramFront(config, tables, token_map)
         queue: deque[str] = deque() if notices is None else notices
-        with ExitStack() as undo:
-            load = WeightLoader(checkpoint, on_bytes)
+        with ExitStack() as undo, StoppableReads(checkpoint.read_into) as reads:
+            check = _checking(should_stop)
+            load = WeightLoader(checkpoint, on_bytes, lambda extent, target: reads.read_into(extent, target, check))
             head = open_head(load, checkpoint, config) if drafts else "drafting is off"
             opened = Streams.open(
                 checkpoint, config, streams, drafts=not isinstance(head, str), observers=observers,

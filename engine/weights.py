@@ -15,6 +15,7 @@ from engine.errors import FormatError
 from engine.formats import check_codes
 from engine.kernels import Matrix
 from storage.checkpoint import Checkpoint
+from storage.extents import Extent
 
 _PLAIN = {"BF16": torch.bfloat16, "F32": torch.float32}
 
@@ -139,8 +140,15 @@ class WeightLoader:
     `on_bytes` is called with the bytes of each tensor read; it may raise to stop the load.
     """
 
-    def __init__(self, checkpoint: Checkpoint, on_bytes: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        on_bytes: Callable[[int], None] | None = None,
+        read_into: Callable[[Extent, memoryview], None] | None = None,
+    ) -> None:
+        """`read_into` reads in the checkpoint's place, and may stop waiting for it."""
         self._checkpoint = checkpoint
+        self._read_into = read_into or checkpoint.read_into
         self._on_bytes = on_bytes
 
     def _read(self, name: str, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> tuple[Tensor, str]:
@@ -154,7 +162,7 @@ class WeightLoader:
                 hint="The config and the shards do not belong together. Run `artesian audit` on the folder.",
             )
         data = _at_file_alignment(entry.extent.length, entry.extent.offset)
-        self._checkpoint.read_into(entry.extent, data.numpy().data)
+        self._read_into(entry.extent, data.numpy().data)
         if self._on_bytes is not None:
             self._on_bytes(data.numel())
         return data, entry.dtype
