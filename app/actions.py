@@ -220,7 +220,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         id="delete_transcript", title="Delete the conversation", scope="transcripts", keys=("d", "delete"),
-        help="Deletes the conversation; it can be brought back until you quit.",
+        help="Deletes the conversation; for 30 days it can be brought back.",
     ),
     Action(
         id="undo_delete", title="Bring the deleted one back", scope="transcripts", keys=("u",),

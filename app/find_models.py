@@ -16,7 +16,7 @@ import psutil
 from app.errors import AppError
 from app.model_choice import ModelChoice
 from app.plan_report import explain_choice, speed_sentence
-from app.report import format_bytes
+from app.report import format_bytes, said
 from app.sanitize import one_line
 from app.settings import Settings
 from engine.audit import Outcome, audit
@@ -117,12 +117,12 @@ def judge(folder: Path, settings: Settings) -> Found:
     size = f"{format_bytes(inventory.present_bytes)}{expected}, {n_whole} of {len(shards)} shards complete"
     faults = [fault for check in report.checks for fault in check.faults if check.outcome is Outcome.FAIL]
     state: State = "whole"
-    said = f"Whole: {size}."
+    text = f"Whole: {size}."
     if n_whole < len(shards):
-        state, said = "incomplete", f"Incomplete: {size}. `artesian audit` names what is missing."
+        state, text = "incomplete", f"Incomplete: {size}. `artesian audit` names what is missing."
     elif faults:
-        state, said = "damaged", f"Damaged: {faults[0].message}"
-    return Found(folder=folder, state=state, said=one_line(said), speed=one_line(_speed(folder, settings)))
+        state, text = "damaged", f"Damaged: {faults[0].message}"
+    return Found(folder=folder, state=state, said=one_line(text), speed=one_line(_speed(folder, settings)))
 
 
 def _speed(folder: Path, settings: Settings) -> str:
@@ -130,7 +130,7 @@ def _speed(folder: Path, settings: Settings) -> str:
     try:
         return speed_sentence(explain_choice(choice, settings))
     except (AppError, EngineError, PlanError, StorageError, OSError) as error:
-        return f"{error}. {getattr(error, 'hint', '')}".strip()
+        return said(error)
 
 
 def _is_readable(folder: Path) -> bool:

@@ -75,6 +75,12 @@ def envelope(kind: str, data: object) -> str:
     return json.dumps(record, allow_nan=False)
 
 
+def said(error: BaseException) -> str:
+    """What went wrong and what to do about it, in one line for a screen, safe for a terminal."""
+    message = (str(error) or type(error).__name__).rstrip(".")
+    return visible(f"{message}. {getattr(error, 'hint', '')}".strip())
+
+
 def failure(message: str, hint: str = "") -> str:
     """The stderr form of a failure: the message, and the hint indented below it, both safe for a terminal."""
     return visible(f"artesian: {message}" + (f"\n  {hint}" if hint else ""))

@@ -8,6 +8,7 @@ from textual.content import Content
 
 from app.errors import AppError
 from app.plan_report import explain_choice, plan_sections
+from app.report import said
 from app.sanitize import one_line
 from app.tui.context import context
 from app.tui.screens.drives import TurnFiguresScreen
@@ -47,7 +48,7 @@ class PlanScreen(TurnFiguresScreen):
         try:
             plan = plan_sections(explain_choice(app.choice, app.settings))
         except (AppError, EngineError, PlanError, StorageError, OSError) as error:
-            note = f"{error}. {getattr(error, 'hint', '')}".strip()
+            note = said(error)
             plan = [Section(title="The plan", lines=(), note=one_line(note))]
         self.app.call_from_thread(self._show_plan, plan)
 

@@ -13,6 +13,7 @@ from textual.widgets.option_list import Option
 from app import paths
 from app.actions import Scope
 from app.errors import AppError, SettingsError
+from app.report import said
 from app.sanitize import one_line, visible
 from app.setting_text import require_known, value_of
 from app.settings_edit import Value, edit_settings
@@ -37,10 +38,10 @@ class SettingsScreen(PanelScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("settings")
     AUTO_FOCUS = ".panel-list"
 
-    def __init__(self, said: str = "") -> None:
-        """`said` is the setting to begin on, and a value to ask for it."""
+    def __init__(self, argument: str = "") -> None:
+        """`argument` is the setting to begin on, and a value to ask for it."""
         super().__init__()
-        self._begin, _, self._offered = said.partition(" ")
+        self._begin, _, self._offered = argument.partition(" ")
         self._shown: Sequence[Effective] = ()
 
     def body(self) -> Iterable[Widget]:
@@ -77,8 +78,8 @@ class SettingsScreen(PanelScreen):
     def _marked(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
         one = self._shown[event.option_index]
-        said = f"{one.about} Now {one.value}, from {one.origin}. It must be {RULES[one.key].wanted}."
-        self.query_one(".panel-note", Static).update(said)
+        text = f"{one.about} Now {one.value}, from {one.origin}. It must be {RULES[one.key].wanted}."
+        self.query_one(".panel-note", Static).update(text)
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:
@@ -121,7 +122,7 @@ class SettingsScreen(PanelScreen):
         try:
             app.settings = edit_settings(paths.settings_file(), {key: _as_value(value)})
         except (AppError, OSError) as error:
-            self.notify(visible(f"{error}. {getattr(error, 'hint', '')}".strip()), severity="error", markup=False)
+            self.notify(said(error), severity="error", markup=False)
             return
         if key == "theme":
             app.take_theme(app.settings.theme or "artesian-dark")

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from app.actions import Scope
 from app.errors import AppError
-from app.report import format_bytes
+from app.report import format_bytes, said
 from app.sanitize import one_line, visible
 from app.tui.action_bindings import bindings_of
 from app.tui.context import context
@@ -193,14 +193,14 @@ class TranscriptsScreen(PanelScreen):
     @work(thread=True, exit_on_error=False)
     def _change(self, change: Callable[[], str | None]) -> None:
         try:
-            said = change() or ""
+            answer = change() or ""
         except (OSError, AppError) as error:
-            said = f"{error}. {getattr(error, 'hint', '')}".strip()
-        self.app.call_from_thread(self._changed, said)
+            answer = said(error)
+        self.app.call_from_thread(self._changed, answer)
 
-    def _changed(self, said: str) -> None:
-        if said:
-            self.notify(visible(said), markup=False)
+    def _changed(self, answer: str) -> None:
+        if answer:
+            self.notify(visible(answer), markup=False)
         self.look()
 
     def _chosen(self) -> Listed | None:
