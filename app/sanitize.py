@@ -14,8 +14,9 @@ _HARD = (
     "\x00-\x08\x0b-\x1f\x7f"  # C0 but tab and newline, and DEL
     "\x80-\x9f"  # C1: U+009B alone starts an escape sequence in many terminals
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidi controls, which reorder what is read
-    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # with the line before: invisible, or as wide as nothing
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065"  # invisible, and in two more lines
+    "\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\u2028\u2029"  # ends a line for some programs and not for others
     "\ufe00-\ufe0d"  # variants of mathematical signs, hardly ever written
     "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tags: invisible text

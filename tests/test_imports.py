@@ -30,6 +30,8 @@ def _heavy_after(code: str) -> list[str]:
         "app.commands.audit",
         "app.commands.verify",
         "app.commands.doctor",
+        "app.commands.transcripts",
+        "app.transcripts",
     ],
 )
 def test_importing_a_light_module_loads_neither_torch_nor_textual(module: str) -> None:
@@ -37,7 +39,8 @@ def test_importing_a_light_module_loads_neither_torch_nor_textual(module: str) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["ask", "--help"], ["doctor", "--help"], ["ask"], ["aks"]]
+    "arguments",
+    [["--help"], ["--version"], ["ask", "--help"], ["transcripts", "--help"], ["doctor", "--help"], ["ask"], ["aks"]],
 )
 def test_help_version_and_wrong_use_load_neither_torch_nor_textual(arguments: list[str]) -> None:
     assert _heavy_after(f"from app.cli import main\nmain({arguments!r})\nprint()") == []

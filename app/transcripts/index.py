@@ -62,7 +62,7 @@ def search(index: Path, folder: Path, paths: Mapping[str, Path], query: str, fil
                 _update(connection, paths, files)
                 return _ask(connection, terms)
         except sqlite3.Error as error:
-            if is_last or error.sqlite_errorcode & 0xFF in _NOT_ITS_FAULT:
+            if is_last or getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_ITS_FAULT:
                 raise IndexUnusable(str(error)) from error
             _remove(index)
         except (OSError, UnicodeEncodeError) as error:  # also a file name that is no text
