@@ -86,6 +86,13 @@ BENCHES: dict[str, tuple[str, str]] = {
         "Weights of released shapes, cold, by rows of activations, on the native and the torch path, against what "
         "memory and the processor gave in the same rounds. Ctrl+C ends it with the rounds that are complete.",
     ),
+    "prompt": (
+        "[OPTIONS]",
+        "Measure how time and memory grow with a prompt.\n\n"
+        "A made-up model of tiny widths with the released window and numbers of chosen positions reads prompts of "
+        "growing length. Only choosing positions may take more for each token of a longer one. Ctrl+C ends it with the "
+        "lengths that are complete.",
+    ),
     "slice": (
         "[OPTIONS] OUT",
         "Make a synthetic checkpoint of released widths.\n\n"
