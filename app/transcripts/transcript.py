@@ -53,7 +53,8 @@ class Transcript:
         self._torn_line: int | None = None
         self._size_seen = -1
         self._newest_seen: str | None = None
-        header = {"kind": "artesian-transcript", "format": FORMAT, "created": now().isoformat()}
+        created = now()
+        header = {"kind": "artesian-transcript", "format": FORMAT, "created": created.isoformat()}
         first_line = encode(header | {"version": artesian_version()})
         self.read_only = ""
         self.damage: tuple[Damage, ...] = ()
@@ -66,7 +67,7 @@ class Transcript:
         else:
             self._journal = Journal(path, files, first_line=first_line)
             self._tree = Tree()
-            self._tree.created = now()
+            self._tree.created = created
 
     def _take(self, loaded: Loaded) -> Tree:
         self.damage = loaded.damage

@@ -5,6 +5,8 @@ import shutil
 import stat
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,8 @@ def test_file_and_folder_are_the_users_alone(tmp_path: Path) -> None:
 
 
 def test_everything_is_the_same_after_opening_again(tmp_path: Path) -> None:
-    with _new(tmp_path / "a.jsonl") as transcript:
+    moments = (datetime(2026, 1, 2, tzinfo=UTC) + timedelta(seconds=n) for n in count())
+    with Transcript(tmp_path / "a.jsonl", FileOps(), exists=False, now=lambda: next(moments)) as transcript:
         for _ in chat(transcript):
             pass
     with _again(tmp_path / "a.jsonl") as again:
