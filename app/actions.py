@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-Scope = Literal["global", "chat", "turn", "panel", "transcripts", "settings", "models"]
+Scope = Literal["global", "chat", "turn", "panel", "transcripts", "settings", "models", "mirrors"]
 """Where the key is heard: everywhere; on the chat screen; on a turn that has the focus; on every screen above the chat;
-in the list of transcripts; in that of the settings; in that of models."""
+in the list of transcripts; in that of the settings; in that of models; in that of places for copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,10 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         id="drives", title="Show the drives", scope="global", slash="drives",
         help="Shows each drive's share of the reads, its rate, its queue and its errors.",
+    ),
+    Action(
+        id="mirror", title="Use another drive", scope="global", slash="mirror",
+        help="Finds drives that copies of the model could go to, makes them, and checks them.",
     ),
     Action(
         id="settings", title="Change the settings", scope="global", slash="settings", argument="[KEY [VALUE]]",
@@ -243,6 +247,31 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         id="name_folder", title="Name another folder", scope="models", keys=("f",),
         help="Asks for the folder of a checkpoint and checks it.",
+    ),
+    # in the list of places for copies
+    Action(
+        id="make_mirror", title="Copy the model there", scope="mirrors", keys=("enter",),
+        help="Copies the shards that are read most, reads every copy back, and has later runs read from both.",
+    ),
+    Action(
+        id="measure_place", title="Measure the drive", scope="mirrors", keys=("m",),
+        help="Writes half a gigabyte there, reads it past the cache, and removes it again.",
+    ),
+    Action(
+        id="check_mirror", title="Check the copies", scope="mirrors", keys=("v",),
+        help="Compares every byte of the copies there with what was copied.",
+    ),
+    Action(
+        id="remove_mirror", title="Remove the copies", scope="mirrors", keys=("d", "delete"),
+        help="Takes the copies there away; the model's own files stay.",
+    ),
+    Action(
+        id="pause_work", title="Pause the copying", scope="mirrors", keys=("p",),
+        help="Holds the copying up after the block under way; again lets it go on.",
+    ),
+    Action(
+        id="stop_work", title="Stop the work", scope="mirrors", keys=("s",),
+        help="Ends measuring, copying or checking; a copy goes on where it was when it is begun again.",
     ),
 )  # fmt: skip
 """In the order in which help shows them."""

@@ -13,6 +13,7 @@ _HEARD_TOGETHER: tuple[tuple[Scope, ...], ...] = (
     ("global", "panel", "transcripts"),
     ("global", "panel", "settings"),
     ("global", "panel", "models"),
+    ("global", "panel", "mirrors"),
 )
 """Scopes whose keys are heard in the same place, so that one key cannot have two meanings there."""
 _SIGNS = {

@@ -10,10 +10,14 @@ from app.copied_text import code_blocks, conversation_text, details_of, export_t
 from app.editing import edit
 from app.errors import UsageError
 from app.log_tail import tail
+from app.mirror_text import state_text
+from app.mirroring import MirrorDesk
 from app.model_choice import choose_model, require_folder
 from app.private_files import PRIVATE_FILE, write_whole
+from app.rates import RateBook
 from app.sanitize import one_line
 from app.setting_text import require_known, value_of
+from app.settings import load_settings
 from app.settings_edit import edit_settings
 from app.settings_view import effective
 from app.transcripts.records import Node
@@ -98,6 +102,16 @@ class Commands:
         """What each drive gave in the last turn."""
         stats = self._chat.last_turn
         self._chat.tell("No turn has been run yet." if stats is None else as_text(drive_sections(stats)))
+
+    def do_mirror(self, _: str) -> None:
+        """What copies of the model there are, and what commands make some."""
+        settings = load_settings(paths.settings_file())
+        desk = MirrorDesk(
+            self._chat.choice, settings, RateBook(paths.rates_file()), settings_path=paths.settings_file()
+        )
+        for state in desk.states():
+            self._chat.tell(state_text(state, desk))
+        self._chat.tell("`artesian mirror propose` says what copies would buy, `artesian mirror copy` makes them.")
 
     def do_settings(self, argument: str) -> None:
         """Show the settings, or one; with a value, change it in the file."""

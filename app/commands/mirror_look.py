@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from app.exits import ExitCode
+from app.mirror_text import facts_of, place_remark, state_text
 from app.mirroring import MirrorDesk, MirrorState
 from app.model_choice import choose_model
 from app.paths import rates_file, settings_file
 from app.progress import ProgressLine, TimedProgress
 from app.rates import RateBook
-from app.report import envelope, format_bytes, format_seconds, table
+from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
 from app.settings import load_settings
 from app.sizes import parse_bytes
@@ -72,7 +73,7 @@ def scan(
                 format_bytes(place.free_bytes),
                 format_bytes(place.total_bytes),
                 "not measured" if rate is None else f"{format_bytes(rate)}/s",
-                _remark(place),
+                place_remark(place),
             )
         )
     print(table(rows, right=(3, 4)))
@@ -128,40 +129,9 @@ def status(
 def proposal_text(made: Proposal, desk: MirrorDesk) -> str:
     """One proposal, for a person."""
     place = made.place
-    head = f"{one_line(str(desk.target_on(place)))}  ({one_line(place.drive.name)}, {place.kind})"
-    if made.why_not and (place.obstacle or place.shares_with or not made.shards):
-        return f"{head}\n  {made.why_not}"
-    n_shards = len(made.shards)
-    lines = [
-        f"{head}",
-        f"  copies       {n_shards} shard{'' if n_shards == 1 else 's'}, {format_bytes(made.copy_bytes)}"
-        f"{'' if made.whole else ' (what fits)'}, for {made.read_share:.0%} of the expert reads",
-    ]
-    if made.gain is None:
-        lines.append("  gain         not known: `artesian mirror scan --measure` measures the drive")
-    else:
-        lines.append(f"  gain         reads {made.gain:.2f} times as fast as now")
-    if made.copy_s is not None:
-        lines.append(f"  takes        about {format_seconds(made.copy_s)} to copy and read back")
-    if made.costs_ram:
-        lines.append("  memory       gone after a restart, and the expert cache has that much less")
-    if made.why_not:
-        lines.append(f"  not worth it {made.why_not}")
+    lines = [f"{one_line(str(desk.target_on(place)))}  ({one_line(place.drive.name)}, {place.kind})"]
+    lines += [f"  {label:<7} {text}" for label, text in facts_of(made)]
     return "\n".join(lines)
-
-
-def state_text(state: MirrorState, desk: MirrorDesk) -> str:
-    """One mirror, for a person."""
-    used = "used" if state.in_settings else "not in the settings"
-    head = f"{one_line(str(state.folder))}: {state.kind}, {used}"
-    if state.problem:
-        head += f"\n  {state.problem}"
-    n_shards = len(state.shards)
-    size = f"{n_shards} of {len(desk.headers)} shards, {format_bytes(state.copied_bytes)}"
-    rate = (
-        "" if state.rate_bytes_s is None else f", drive {one_line(state.drive)} at {format_bytes(state.rate_bytes_s)}/s"
-    )
-    return f"{head}\n  {size}, {state.read_share:.0%} of the expert reads{rate}"
 
 
 def _measure(desk: MirrorDesk, places: Sequence[Place]) -> None:
@@ -179,14 +149,6 @@ def _measure(desk: MirrorDesk, places: Sequence[Place]) -> None:
                 line.clear()
                 raise Stopped("measuring was stopped")
     line.clear()
-
-
-def _remark(place: Place) -> str:
-    if place.obstacle:
-        return place.obstacle
-    if place.shares_with:
-        return "the model's own disk: no more speed"
-    return "memory: gone after a restart" if place.kind == "memory" else ""
 
 
 def _place_json(place: Place, desk: MirrorDesk) -> dict[str, Any]:

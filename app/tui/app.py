@@ -17,6 +17,7 @@ from textual.screen import Screen
 
 from app import logs
 from app.backends.base import Backend, RunFacts
+from app.drive_job import DriveJob
 from app.errors import TranscriptMissing
 from app.host import Host, Opened
 from app.model_choice import ModelChoice
@@ -37,10 +38,14 @@ DRAIN_HZ = 20
 
 _CHECK_SAVED_S = 3.0
 
+_DRIVE_JOB_S = 2.0
+"""What copying is given to end its block; a block that is cut off is only written again."""
+
 SCREENS: Mapping[str, str] = {
     "transcripts": "app.tui.screens.transcripts:TranscriptsScreen",
     "plan": "app.tui.screens.plan:PlanScreen",
     "drives": "app.tui.screens.drives:DrivesScreen",
+    "mirror": "app.tui.screens.mirror:MirrorScreen",
     "settings": "app.tui.screens.settings:SettingsScreen",
     "help": "app.tui.screens.help:HelpScreen",
     "logs": "app.tui.screens.logs:LogsScreen",
@@ -84,6 +89,8 @@ class ArtesianApp(ThemedApp):
         """What the model is, once it is open."""
         self.last_turn: TurnStats | None = None
         """Figures of the last turn of this session."""
+        self.drive_job: DriveJob | None = None
+        """Copying or the like that was begun last."""
         self.chat = ChatScreen(session_of, transcript or store.create(), keeps_drafts=keeps_drafts)
         self._backend_factory = backend_factory
         self._is_first_run = is_first_run
@@ -115,7 +122,11 @@ class ArtesianApp(ThemedApp):
 
         Stopping takes as long as a layer does, or as reading a library that is being loaded.
         """
+        if self.drive_job is not None:
+            self.drive_job.stop()
         ended = self.host.close()
+        if self.drive_job is not None:
+            self.drive_job.join(_DRIVE_JOB_S)
         self.chat.conversation.transcript.close()
         return ended
 
@@ -199,6 +210,10 @@ class ArtesianApp(ThemedApp):
     def action_drives(self) -> None:
         """Show the drives."""
         self.open_screen("drives")
+
+    def action_mirror(self) -> None:
+        """Find drives for copies of the model."""
+        self.open_screen("mirror")
 
     def action_settings(self, argument: str = "") -> None:
         """Show the settings; with a key begin on it, with a value after it ask for that."""

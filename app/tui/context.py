@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from textual.app import App
 
 from app.backends.base import RunFacts
+from app.drive_job import DriveJob
 from app.model_choice import ModelChoice
 from app.settings import Settings
 from engine.events import TurnStats
@@ -24,6 +25,8 @@ class Context(Protocol):
     """What the model is, once it is open."""
     last_turn: TurnStats | None
     """Figures of the last turn of this session."""
+    drive_job: DriveJob | None
+    """Copying or the like that was begun last."""
 
     def run_action_id(self, action_id: str, argument: str = "") -> None:
         """Do an action of the table."""

@@ -20,6 +20,7 @@ _SCOPE_TITLES: dict[Scope, str] = {
     "transcripts": "In the list of transcripts",
     "settings": "In the list of settings",
     "models": "In the list of models",
+    "mirrors": "In the list of drives",
     "panel": "On this screen",
     "global": "Everywhere",
 }
@@ -63,7 +64,7 @@ class HelpScreen(PanelScreen):
         for scope, title in _SCOPE_TITLES.items():
             entries = [_entry(action, keys[action.id], width) for action in ACTIONS if action.scope == scope]
             if scope in here:
-                blocks.append(Content("\n").join([heading(title), *entries]))
+                blocks.append(Content("\n").join([*map(heading, wrap(title, width)), *entries]))
         if "chat" in here:
             blocks.insert(1, Content("\n").join([heading("In the box"), pairs(_EDITING, width)]))
         return Content("\n\n").join(blocks)

@@ -6,6 +6,7 @@ from textual.widget import Widget
 
 from app.actions import Scope
 from app.backends.base import RunFacts
+from app.drive_job import DriveJob
 from app.model_choice import ModelChoice, choose_model
 from app.settings import Settings
 from app.transcripts.store import TranscriptStore
@@ -49,6 +50,7 @@ class Stage(ThemedApp):
         self.store = store
         self.facts = facts
         self.last_turn = last_turn
+        self.drive_job: DriveJob | None = None
         self.done: list[tuple[str, str]] = []
         """Actions that were asked for, with their argument."""
         self.opened: list[str] = []

@@ -13,6 +13,7 @@ from app.tui.app import ArtesianApp
 from app.tui.palette import ActionProvider, Palette
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.help import HelpScreen
+from app.tui.screens.mirror import MirrorScreen
 from app.tui.screens.model import ModelScreen
 from app.tui.screens.panel import PanelScreen
 from app.tui.screens.settings import SettingsScreen
@@ -33,6 +34,7 @@ OWNERS: dict[Scope, tuple[type, ...]] = {
     "transcripts": (TranscriptsScreen,),
     "settings": (SettingsScreen,),
     "models": (ModelScreen,),
+    "mirrors": (MirrorScreen,),
 }
 """Who binds the keys of a scope and does its actions."""
 
