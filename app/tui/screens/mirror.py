@@ -260,19 +260,20 @@ def job_text(job: DriveJob) -> str:
 
 def _entry(row: _Row) -> Content:
     place = row.place
-    rate = "not measured" if row.rate is None else f"{format_bytes(row.rate)}/s"
-    figures = f"{place.kind}, {format_bytes(place.free_bytes)} of {format_bytes(place.total_bytes)} free, reads {rate}"
-    name = f"{one_line(str(place.folder))}  {one_line(place.drive.name)}"
-    lines = [Content.assemble((name, "bold"), (f"  {figures}", MUTED))]
-    if row.state is not None:
-        state = row.state
+    name = Content.assemble(
+        (one_line(str(place.folder)), "bold"), (f"  {one_line(place.drive.name)}, {place.kind}", MUTED)
+    )
+    figures = [f"{format_bytes(place.free_bytes)} of {format_bytes(place.total_bytes)} free"]
+    figures.append("not measured" if row.rate is None else f"reads {format_bytes(row.rate)}/s")
+    if row.state is None and row.proposal.gain is not None and not row.proposal.why_not:
+        figures.append(f"with copies {row.proposal.gain:.2f} times as fast")
+    elif row.state is None and (remark := place_remark(place)):
+        figures.append(remark)
+    lines = [name, Content.styled("  " + " | ".join(figures), MUTED)]
+    if (state := row.state) is not None:
         used = "read from" if state.in_settings else "not in the settings"
-        text = f"holds {len(state.shards)} copies, {format_bytes(state.copied_bytes)}, {used}"
+        text = f"  holds {len(state.shards)} copies, {format_bytes(state.copied_bytes)}, {used}"
         lines.append(Content(f"{text}{'; ' + one_line(state.problem) if state.problem else ''}"))
-    elif remark := place_remark(place):
-        lines.append(Content.styled(remark, MUTED))
-    elif row.proposal.gain is not None:
-        lines.append(Content(f"copies there would make reads {row.proposal.gain:.2f} times as fast"))
     return Content("\n").join(lines)
 
 
