@@ -54,7 +54,7 @@ def show(
     as_json_: Json = False,
 ) -> ExitCode:
     """Print one conversation, the branch in view; with --json all of it."""
-    with user_store().open(transcript_id) as transcript:
+    with user_store().view(transcript_id) as transcript:
         _tell_damage(transcript)
         if as_json_:
             print(envelope("transcript", as_json(transcript)["data"]))
@@ -97,7 +97,7 @@ def export(
     output: Annotated[Path | None, Parameter(help="A new file to write. [default: stdout]")] = None,
 ) -> ExitCode:
     """Write one conversation for other programs."""
-    with user_store().open(transcript_id) as transcript:
+    with user_store().view(transcript_id) as transcript:
         _tell_damage(transcript)
         text = exporting.export(transcript, form)
     if output is None:
@@ -162,7 +162,7 @@ def replay(
     # Here and not at the top: listing and searching need nothing of what runs a model.
     from app.commands.replaying import run_again
 
-    with user_store().open(transcript_id) as transcript:
+    with user_store().view(transcript_id) as transcript:
         nodes, name = transcript.path(), transcript.id
     return run_again(name, nodes, turn=turn, reread=reread, model=model, as_json=as_json_)
 

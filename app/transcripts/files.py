@@ -92,6 +92,10 @@ class FileOps:
             return False
         return True
 
+    def unlock(self, fd: int) -> None:
+        """Let others have it, if this descriptor had."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
     def rename(self, source: Path, target: Path) -> None:
         """Move a file within one drive."""
         source.rename(target)

@@ -51,9 +51,18 @@ class Journal:
         self._needs_break = False  # whether a piece of a line stands before `_synced_end`
 
     @classmethod
-    def open(cls, path: Path, files: FileOps, *, first_line: bytes) -> "Journal":
-        """A file that is there. Without the right to write it can still be read. Raises: OSError."""
+    def open(cls, path: Path, files: FileOps, *, first_line: bytes, to_read: bool = False) -> "Journal":
+        """A file that is there. Without the right to write it can still be read.
+
+        With `to_read` it is only looked at whether another window has it. Raises: OSError.
+        """
         journal = cls(path, files, first_line=first_line)
+        if to_read:
+            journal._fd = files.open(path, os.O_RDONLY)
+            journal.held_elsewhere = not journal._lock(journal._fd)
+            if journal.has_locks:
+                files.unlock(journal._fd)
+            return journal
         try:
             journal._fd = files.open(path, os.O_RDWR | os.O_APPEND)
         except OSError as error:

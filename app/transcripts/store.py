@@ -65,11 +65,11 @@ class TranscriptStore:
 
         Raises: TranscriptMissing; TranscriptError when its file cannot be read.
         """
-        path = self.path_of(transcript_id)
-        try:
-            return self._kept(Transcript(path, self._files, exists=True, now=self._now))
-        except OSError as error:
-            raise TranscriptError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return self._kept(self._open(transcript_id, to_read=False))
+
+    def view(self, transcript_id: str) -> Transcript:
+        """The same only to be read: whoever wants to write it meanwhile may. Raises: as `open`."""
+        return self._open(transcript_id, to_read=True)
 
     def latest(self) -> Transcript | None:
         """The transcript changed last, or None when there is none. Raises: as `open`."""
@@ -168,6 +168,13 @@ class TranscriptStore:
                 log.warning("transcripts are searched without an index: %s", error)
         return scan(paths.values(), text, self._files)
 
+    def _open(self, transcript_id: str, *, to_read: bool) -> Transcript:
+        path = self.path_of(transcript_id)
+        try:
+            return Transcript(path, self._files, exists=True, to_read=to_read, now=self._now)
+        except OSError as error:
+            raise TranscriptError(f"{path}: cannot be read: {error.strerror or error}") from error
+
     def _sweep(self) -> None:
         """Remove files that were being made when their process was killed, a day ago or longer."""
         for path in self.folder.glob(".*.new"):
@@ -176,7 +183,8 @@ class TranscriptStore:
                     path.unlink()
 
     def _kept(self, transcript: Transcript) -> Transcript:
-        self._opened[transcript.path_on_disk] = transcript
+        if self._mine(transcript.path_on_disk) is None:
+            self._opened[transcript.path_on_disk] = transcript
         return transcript
 
     def _mine(self, path: Path) -> Transcript | None:

@@ -45,8 +45,19 @@ class Transcript:
         damage: Lines of the file that could not be used.
     """
 
-    def __init__(self, path: Path, files: FileOps, *, exists: bool, now: Callable[[], datetime] = utc_now) -> None:
-        """Open the file at `path`, or name the one to be made with the first message. Raises: OSError."""
+    def __init__(
+        self,
+        path: Path,
+        files: FileOps,
+        *,
+        exists: bool,
+        to_read: bool = False,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """Open the file at `path`, or name the one to be made with the first message.
+
+        With `to_read` others may have it for writing meanwhile. Raises: OSError.
+        """
         self.lock = threading.RLock()
         self._files = files
         self._now = now
@@ -59,11 +70,12 @@ class Transcript:
         self.read_only = ""
         self.damage: tuple[Damage, ...] = ()
         if exists:
-            self._journal = Journal.open(path, files, first_line=first_line)
+            self._journal = Journal.open(path, files, first_line=first_line, to_read=to_read)
             self._size_seen = self._journal.size()
             self._tree = self._take(load(self._journal.read))
             self._newest_seen = self._tree.head
-            self._newest_seen = self._tree.head
+            if to_read:
+                self.read_only = self.read_only or "It was opened only to be read."
         else:
             self._journal = Journal(path, files, first_line=first_line)
             self._tree = Tree()

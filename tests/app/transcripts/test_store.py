@@ -200,6 +200,20 @@ def test_what_this_process_has_open_is_renamed_and_not_deleted(store: Transcript
     store.delete(transcript.id)
 
 
+def test_a_look_at_a_conversation_keeps_nobody_from_writing_it(store: TranscriptStore) -> None:
+    name = _begun(store)
+    with store.view(name) as seen, store.open(name) as written:
+        assert written.read_only == ""
+        written.add("user", "more", "m1")
+        with pytest.raises(TranscriptError, match="only to be read"):
+            seen.add("user", "x", None)
+        with store.view(name) as later:
+            assert later.nodes() == written.nodes() and "has this conversation open" in later.read_only
+        store.rename(name, "Still mine")
+        assert written.title == "Still mine"
+    assert seen.problem is None
+
+
 def test_a_copy_has_the_messages_and_goes_its_own_way(store: TranscriptStore) -> None:
     original = store.create()
     original.add("user", "hi", None)
