@@ -80,7 +80,8 @@ def _drawn(tokenizer: ChatTokenizer, answer: AssistantMessage, *, thinking: bool
     if thinking:
         return answer.ids if _said(tokenizer, answer.ids, True) == (reasoning, answer.text) else None
     end_think = tokenizer.id_of(END_THINK)
-    if end_think in answer.ids and _said(tokenizer, answer.ids, True)[1] == answer.text:
+    # A reply that goes on has no reasoning that was dropped; a marker in it is one that it drew in its answer.
+    if not answer.prefix and end_think in answer.ids and _said(tokenizer, answer.ids, True)[1] == answer.text:
         return answer.ids[answer.ids.index(end_think) + 1 :]
     return answer.ids if _said(tokenizer, answer.ids, False) == ("", answer.text) else None
 
