@@ -145,6 +145,7 @@ TRANSCRIPTS: dict[str, tuple[str, str]] = {
         "Write one for other programs: Markdown, JSON, or a web page.\n\n"
         "Markdown and page show the branch in view and carry nothing that runs or loads; JSON has all branches.",
     ),
+    "copy": ("ID", "Make a copy to go on with, also of one that a window has open.\n\nPrints its id."),
     "rename": ("ID [TITLE...]", "Give one a title; without one its first line."),
     "delete": ("ID", "Delete one; for 30 days `undo` brings it back.\n\nPrints what to undo it by."),
     "undo": ("[TOKEN]", "Bring the one deleted last back, or another.\n\nPrints its id."),

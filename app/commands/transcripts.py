@@ -118,6 +118,13 @@ def rename(transcript_id: Id, /, *title: Annotated[str, Parameter(help="Nothing:
     return ExitCode.DONE
 
 
+def copy(transcript_id: Id, /) -> ExitCode:
+    """Make a copy to go on with, also of one that a window has open. Prints its id."""
+    with user_store().copy(transcript_id) as copied:
+        print(one_line(copied.id))
+    return ExitCode.DONE
+
+
 def delete(transcript_id: Id, /) -> ExitCode:
     """Delete a conversation; for 30 days `undo` brings it back, by what is printed."""
     token = one_line(user_store().delete(transcript_id))

@@ -252,7 +252,9 @@ class Transcript:
     def require_writable(self) -> None:
         """Raises: TranscriptError when it can only be read."""
         if self.read_only:
-            raise TranscriptError(self.read_only, hint="Close it there, or go on in a copy.")
+            raise TranscriptError(
+                self.read_only, hint=f"Close it there, or go on in a copy: artesian transcripts copy {self.id}"
+            )
 
     def save(self, *records: dict[str, Any], sync: bool = True) -> bool:
         """Append records, for the writer of replies; with `sync`, whether they and all before are on the drive."""

@@ -131,6 +131,8 @@ def test_what_another_window_has_open_is_not_changed(capsys: Output) -> None:
             code, _, err = _run(capsys, *command)
             assert code == 1 and "Another window" in err
         assert "Reply:\na" in _run(capsys, "show", name)[1]
+        code, copied, _ = _run(capsys, "copy", name)
+        assert code == 0 and "Reply:\na" in _run(capsys, "show", copied.strip())[1]
 
 
 def test_paths_are_told(capsys: Output) -> None:
