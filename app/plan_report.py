@@ -1,5 +1,6 @@
 """The plan of a model for a screen: what lives where, the figures, what more would buy, and the speed in a sentence."""
 
+from app.drafting import DraftOptions, make_drafting
 from app.model_choice import ModelChoice
 from app.paths import cache_dir, rates_file
 from app.plan_text import shown
@@ -22,7 +23,8 @@ def explain_choice(choice: ModelChoice, settings: Settings) -> Explanation:
     Raises: PlanError when it does not fit; ConfigError, StorageError, OSError, AppError for what cannot be read.
     """
     reading = make_reading(ReadingOptions(), settings, choice)
-    wishes = make_wishes(MemoryOptions(), settings, reading)
+    draft = make_drafting(DraftOptions(), settings)
+    wishes = make_wishes(MemoryOptions(), settings, reading, drafting=draft.mode)
     model = read_model(choice.folder, reading.splits)
     facts = gather_facts((model.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     shares = profile_shares(model, None if choice.is_demo else cache_dir() / "usage")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import choose_model
@@ -21,6 +22,7 @@ from app.report import envelope, format_bytes
 from app.settings import load_settings
 from app.sizes import bytes_of
 from app.values import RULES
+from engine.draft.settings import DraftMode
 from planner.explain import curve, explain
 from planner.facts import Drive, MachineFacts, assumed_rates, with_drives
 from planner.footprint import Footprint
@@ -42,6 +44,7 @@ def run(
     chunk_tokens: Annotated[int | None, Parameter(help="Prompt tokens in one forward. [default: planned]")] = None,
     cache_rows: Annotated[int | None, Parameter(help="Rows of each engram table kept. [default: planned]")] = None,
     depth: Annotated[int | None, Parameter(help="Reads in flight on each drive. [default: by its kind]")] = None,
+    draft: Annotated[DraftMode | None, Parameter(help="With room for the draft head. [default: auto]")] = None,
     mirror: Annotated[list[str] | None, Parameter(help="Folder with copies of shards; may be repeated.")] = None,
     split: Annotated[list[str] | None, Parameter(help="Folder with more shards; may be repeated.")] = None,
     what_if: Annotated[
@@ -64,7 +67,10 @@ def run(
         raise UsageError(f"--chunk-tokens must be {RULES['chunk_tokens'].wanted}, not {chunk_tokens}")
     said = ReadingOptions(mirror=mirror, split=split, slots=slots, depth=depth, cache_rows=cache_rows)
     reading = make_reading(said, settings, choice)
-    wishes = make_wishes(memory or MemoryOptions(), settings, reading, chunk_tokens=chunk_tokens)
+    drafting = make_drafting(DraftOptions(draft=draft), settings)
+    wishes = make_wishes(
+        memory or MemoryOptions(), settings, reading, chunk_tokens=chunk_tokens, drafting=drafting.mode
+    )
     known = read_model(choice.folder, reading.splits)
     facts = gather_facts((known.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     if what_if is not None:
