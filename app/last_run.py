@@ -46,22 +46,40 @@ class LastRun:
     figures: tuple[Compared, ...]
 
 
-def compare(planned: Planned, stats: TurnStats, memory: MemoryFigures, *, warm: bool, model: str) -> LastRun:
-    """The turn's figures beside what the plan says of a turn of its length."""
-    predictor = Predictor(
-        planned.facts,
-        planned.footprint,
-        planned.plan,
-        popularity(planned.footprint, planned.shares, drafting=planned.plan.drafting),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnForecast:
+    """What the plan says of a turn of a given length."""
+
+    prompt: Forecast | None
+    """None when nothing was read."""
+    answer: Forecast
+    """Nothing of it when nothing was decoded."""
+
+
+def forecast(planned: Planned, stats: TurnStats, *, warm: bool) -> TurnForecast:
+    """The turn that `stats` measured, as it is predicted; `warm` when another turn had filled the slots before."""
+    plan = planned.plan
+    laws = popularity(planned.footprint, planned.shares, drafting=plan.drafting)
+    predictor = Predictor(planned.facts, planned.footprint, plan, laws)
     read = stats.prompt_tokens - stats.reused_tokens
-    drawn = stats.answer_tokens + stats.thinking_tokens
     drafts = stats.draft
     # The first token of a reply comes with the prompt.
-    forwards = drafts.forwards if drafts is not None and drafts.forwards else max(0, drawn - 1)
-    rows = 1.0 + (drafts.drafted / forwards if drafts is not None and forwards else 0.0)
-    prompt = predictor.prompt(read, after_tokens=stats.reused_tokens, cold=not warm) if read else None
-    answer = predictor.answer(forwards, rows=rows, after_tokens=stats.prompt_tokens, fresh_rows=None if warm else read)
+    n = drafts.forwards if drafts is not None and drafts.forwards else max(0, drawn(stats) - 1)
+    rows = 1.0 + (drafts.drafted / n if drafts is not None and n else 0.0)
+    return TurnForecast(
+        prompt=predictor.prompt(read, after_tokens=stats.reused_tokens, cold=not warm) if read else None,
+        answer=predictor.answer(n, rows=rows, after_tokens=stats.prompt_tokens, fresh_rows=None if warm else read),
+    )
+
+
+def drawn(stats: TurnStats) -> int:
+    """Tokens of the reply."""
+    return stats.answer_tokens + stats.thinking_tokens
+
+
+def compare(expected: TurnForecast, stats: TurnStats, memory: MemoryFigures, *, warm: bool, model: str) -> LastRun:
+    """The turn's figures beside what was predicted of it."""
+    read, prompt, answer = stats.prompt_tokens - stats.reused_tokens, expected.prompt, expected.answer
     figures = [
         Compared(
             label="memory, all slots full", unit="bytes", predicted=memory.planned_bytes, happened=memory.peak_bytes
@@ -71,13 +89,13 @@ def compare(planned: Planned, stats: TurnStats, memory: MemoryFigures, *, warm: 
         figures.append(
             Compared(label="prompt", unit="tokens/s", predicted=prompt.tokens_s, happened=read / stats.prefill_s)
         )
-    if forwards and stats.decode_s > 0:
+    if answer.n_tokens and stats.decode_s > 0:
         figures.append(
             Compared(
                 label="answer",
                 unit="tokens/s",
-                predicted=drawn / answer.seconds if answer.seconds else 0.0,
-                happened=drawn / stats.decode_s,
+                predicted=drawn(stats) / answer.seconds if answer.seconds else 0.0,
+                happened=drawn(stats) / stats.decode_s,
             )
         )
     n_experts = stats.expert_hits + stats.expert_misses

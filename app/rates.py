@@ -22,6 +22,8 @@ from planner.facts import Rates
 VERSION = 1
 SHARED_FOR_S = 30 * 86_400.0
 """Rates by which drives share their reads are measured again after this; drives age and cables move."""
+MOST_FACTOR = 10.0
+"""What a turn took beyond this is an accident, not the machine."""
 _MOST_BYTES = 1_000_000
 _KEPT = 0.5
 """Of what a drive was remembered to give, when a turn shows another figure."""
@@ -87,12 +89,30 @@ class RateBook:
             values = {name: _number(entry.get(name)) for name in _RATES}
             good = {name: value for name, value in values.items() if value is not None and value > 0}
             if len(good) == len(_RATES):
-                return Rates(**good, source="remembered")
+                return Rates(**good, **self._factors(), source="remembered")
         return None
 
     def note_arithmetic(self, threads: int, path: str, rates: Rates) -> None:
         """The kernels consumed so much."""
         self._put("arithmetic", f"{path} x{threads}", {name: asdict(rates)[name] for name in _RATES})
+
+    def note_factors(self, *, answer: float | None, prompt: float | None) -> None:
+        """The arithmetic of a turn took so many times what the rates say: half of the difference is believed."""
+        now = self._factors()
+        for name, factor in (("answer_factor", answer), ("prompt_factor", prompt)):
+            if factor is not None:
+                bounded = min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR)
+                known = name in self._table("factors")
+                now[name] = _KEPT * now[name] + (1 - _KEPT) * bounded if known else bounded
+                self._put("factors", name, {"factor": now[name]})
+
+    def _factors(self) -> dict[str, float]:
+        factors = {}
+        for name in ("answer_factor", "prompt_factor"):
+            entry = self._table("factors").get(name)
+            factor = _number(entry.get("factor")) if isinstance(entry, dict) else None
+            factors[name] = 1.0 if factor is None else min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR)
+        return factors
 
     def save(self) -> None:
         """Write what changed; a folder that cannot be written to is no trouble, it is only measured again."""

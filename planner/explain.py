@@ -11,7 +11,7 @@ from planner.errors import DoesNotFit, PlanError
 from planner.facts import Gpu, MachineFacts, with_drives
 from planner.footprint import Footprint
 from planner.plan import Abilities, Plan, Size, Wishes
-from planner.predict import AT_TOKENS, Forecast, Predictor
+from planner.predict import AT_TOKENS, WAITING, Forecast, Predictor
 from planner.solve import gb, make_plan, popularity
 
 Unit = Literal["bytes", "bytes/s", "tokens", "tokens/s", "share", "count", "seconds"]
@@ -165,7 +165,7 @@ def _figures(facts: MachineFacts, plan: Plan, answer: Forecast, prompt: Forecast
             unit="tokens/s",
             note=f"{SAMPLE_PROMPT:,} tokens from a cold start",
         ),
-        Figure(label="waiting for drives", value=_share_of(answer, "waiting for drives"), unit="share"),
+        Figure(label="waiting for drives", value=_share_of(answer, WAITING), unit="share"),
     )
 
 

@@ -64,6 +64,10 @@ class Rates:
     """bf16 and float32 weights."""
     multiply_adds_s: float
     """Of many rows, where arithmetic and not memory is the limit."""
+    answer_factor: float = 1.0
+    """Times the arithmetic of a decode forward took in the turns so far, over what these rates make of it."""
+    prompt_factor: float = 1.0
+    """Likewise of reading a prompt."""
     source: Source
 
 

@@ -6,7 +6,7 @@ reader would get wrong: a short answer from a cold start misses far more than th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.facts import MachineFacts
 from planner.footprint import Footprint, Weights
@@ -15,6 +15,7 @@ from planner.plan import Plan
 
 LAYER_S = 0.0006
 """Of a forward, beside the arithmetic: Python between the calls, for each layer."""
+WAITING = "waiting for drives"
 AT_TOKENS = 2_000
 """Positions of the conversation a figure is given for when nobody says."""
 
@@ -48,6 +49,11 @@ class Forecast:
     def seconds(self) -> float:
         """All phases."""
         return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def arithmetic_s(self) -> float:
+        """All phases but the waiting."""
+        return sum(phase.seconds for phase in self.phases if phase.name != WAITING)
 
     @property
     def tokens_s(self) -> float:
@@ -89,9 +95,10 @@ class Predictor:
             Phase(name="experts", seconds=experts / rates.fp4_bytes_s, n_bytes=round(experts)),
             self._weights("head", model.head),
             self._attention(rows, after_tokens + n_forwards // 2),
-            Phase(name="waiting for drives", seconds=read / self._drives_bytes_s, n_bytes=round(read)),
             Phase(name="other", seconds=LAYER_S * len(model.layers)),
         ]
+        once = _scaled(once, rates.answer_factor)
+        once.append(Phase(name=WAITING, seconds=read / self._drives_bytes_s, n_bytes=round(read)))
         return _times(n_forwards, once, asked, hits / asked if asked else 1.0, round(read))
 
     def prompt(self, n_tokens: int, *, after_tokens: int = 0, cold: bool = True) -> Forecast:
@@ -130,18 +137,16 @@ class Predictor:
         trunk_adds = rows * (model.trunk.fp8_bytes + model.trunk.plain_bytes / 2)
         trunk_s = max(trunk.seconds, trunk_adds / rates.multiply_adds_s)
         reads_s = (asked - hits) * model.expert_bytes / self._drives_bytes_s
-        phases = (
+        phases = [
             Phase(name="trunk", seconds=trunk_s, n_bytes=trunk.n_bytes),
             Phase(name="experts", seconds=experts_s, n_bytes=round(experts_bytes)),
             self._weights("head", model.head),
             self._attention(rows, after_tokens + rows // 2),
-            Phase(
-                name="waiting for drives",
-                seconds=max(0.0, reads_s - experts_s),
-                n_bytes=round((asked - hits) * model.expert_bytes),
-            ),
             Phase(name="other", seconds=LAYER_S * len(model.layers)),
-        )
+        ]
+        phases = _scaled(phases, rates.prompt_factor)
+        waited_s = max(0.0, reads_s - rates.prompt_factor * experts_s)
+        phases.append(Phase(name=WAITING, seconds=waited_s, n_bytes=round((asked - hits) * model.expert_bytes)))
         return phases, asked, hits
 
     def _slots(self, layer: int) -> int:
@@ -164,6 +169,10 @@ class Predictor:
             if layer in config.index_source_layers:
                 multiply_adds += groups * config.index_n_heads * config.index_head_dim
         return Phase(name="attention", seconds=rows * multiply_adds / self._facts.rates.multiply_adds_s)
+
+
+def _scaled(phases: Sequence[Phase], factor: float) -> list[Phase]:
+    return [replace(phase, seconds=factor * phase.seconds) for phase in phases]
 
 
 def _times(n: int, once: Sequence[Phase], n_asked: float, hit_rate: float, read_bytes: int) -> Forecast:

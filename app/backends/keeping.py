@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.governor import Governor, Slots
-from app.last_run import compare, save_run
-from app.planning import Planned, gather_facts, plan_for
+from app.last_run import compare, forecast, save_run
+from app.planning import Planned, drive_facts, gather_facts, plan_for
 from app.rates import RateBook
 from engine.device import measure_arithmetic
 from engine.events import MemoryFigures, TurnDone, TurnStats
@@ -21,6 +21,10 @@ from storage.waves import Phase
 
 LEAST_READ_BYTES = 200_000_000
 """A turn that read less from a drive says nothing of its rate."""
+
+
+LEAST_FORWARDS = 16
+"""A shorter answer, or prompt, says nothing of the arithmetic's speed."""
 
 
 class Keeper:
@@ -94,7 +98,30 @@ class Keeper:
         for drive in stats.drives:
             if drive.payload_bytes >= LEAST_READ_BYTES and drive.rate_bytes_s > 0:
                 self._book.note_drive(drive.drive, drive.rate_bytes_s)
+        expected = forecast(self.planned, stats, warm=self._warm)
         if self._runs is not None:
-            save_run(self._runs, compare(self.planned, stats, memory, warm=self._warm, model=self._model))
+            save_run(self._runs, compare(expected, stats, memory, warm=self._warm, model=self._model))
+        rates = self.planned.facts.rates
+        answer_s, prompt_s = _arithmetic_s(stats, "decode"), _arithmetic_s(stats, "prefill")
+        long = expected.answer.n_tokens >= LEAST_FORWARDS and stats.draft is None
+        self._book.note_factors(
+            answer=rates.answer_factor * answer_s / expected.answer.arithmetic_s if answer_s and long else None,
+            prompt=rates.prompt_factor * prompt_s / expected.prompt.arithmetic_s
+            if prompt_s and expected.prompt is not None and expected.prompt.n_tokens >= LEAST_FORWARDS
+            else None,
+        )
         self._book.save()
         self._warm = True
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Predict the next turn by what is known of the machine now. The plan itself stays as it is."""
+        facts, book = self.planned.facts, self._book
+        drives = tuple(drive_facts(drive.name, drive.kind, book) for drive in facts.drives)
+        rates = book.arithmetic(self.planned.plan.threads, path()) or facts.rates
+        self.planned = replace(self.planned, facts=replace(facts, drives=drives, rates=rates))
+
+
+def _arithmetic_s(stats: TurnStats, work: Phase) -> float:
+    """What reading the prompt or decoding took beside waiting for drives."""
+    return sum(part.seconds for part in stats.phases if part.work == work and part.phase != "expert_reads")
