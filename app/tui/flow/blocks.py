@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
 
 BlockKind = Literal["text", "item", "code"]
 """Anything Markdown; an item of a list, which stands close to its neighbours; lines of code."""
@@ -42,7 +44,31 @@ class Block:
 
 def parser() -> MarkdownIt:
     """The Markdown that is shown: CommonMark with tables and strikethrough. HTML is text, a bare address is no link."""
-    return MarkdownIt("commonmark", {"html": False, "maxNesting": 12}).enable(["table", "strikethrough"])
+    made = MarkdownIt("commonmark", {"html": False, "maxNesting": 12}).enable(["table", "strikethrough"])
+    made.core.ruler.at("inline", _inline)
+    return made
+
+
+_LONG_INLINE_CHARS = 400
+_DENSE = 0.08
+"""Share of signs that open something. Prose with links has 3 %; with more, or with brackets that are never closed, the
+inline parser takes quadratic time."""
+
+
+def _inline(state: StateCore) -> None:
+    """The parser's own rule, but that a long text of mostly signs stays text."""
+    for token in state.tokens:
+        if token.type != "inline":
+            continue
+        text, token.children = token.content, []
+        if len(text) > _LONG_INLINE_CHARS and _is_bomb(text):
+            token.children.append(Token("text", "", 0, content=text))
+        else:
+            state.md.inline.parse(text, state.md, state.env, token.children)
+
+
+def _is_bomb(text: str) -> bool:
+    return sum(map(text.count, "[*_`~!<&")) > _DENSE * len(text) or text.count("[") > 20 + 1.2 * text.count("]")
 
 
 def _outliner() -> MarkdownIt:

@@ -473,7 +473,7 @@ class ChatScreen(Screen[None]):
             self.note("")
         elif self.view.cursor is not None or self.focused is self.view:
             self.view.leave_cursor()
-            self.prompt.focus_editor()
+            self.set_focus(self.prompt.editor)
         else:
             self._armed = None
             self.note("")
@@ -519,7 +519,7 @@ class ChatScreen(Screen[None]):
         self._editing = node
         self.view.leave_cursor()
         self.prompt.set_text(node.text)
-        self.prompt.focus_editor()
+        self.set_focus(self.prompt.editor)
 
     def action_previous_sibling(self) -> None:
         """Show the branch before."""
@@ -553,18 +553,18 @@ class ChatScreen(Screen[None]):
 
     def action_previous_block(self) -> None:
         """Up."""
-        self.view.focus()
+        self.set_focus(self.view)
         self.view.move_cursor(-1)
 
     def action_next_block(self) -> None:
         """Down; at last into the box."""
         if not self.view.move_cursor(1):
-            self.prompt.focus_editor()
+            self.set_focus(self.prompt.editor)
 
     def action_bottom(self) -> None:
         """To the end."""
         self.view.to_end()
-        self.prompt.focus_editor()
+        self.set_focus(self.prompt.editor)
 
     def _node_at_cursor(self) -> Node | None:
         at = self.view.at_cursor
@@ -699,7 +699,7 @@ class ChatScreen(Screen[None]):
     @on(FindBar.Closed)
     def _find_closed(self, event: FindBar.Closed) -> None:
         if event.keep and self.view.matches:
-            self.view.focus()
+            self.set_focus(self.view)
         else:
             self._close_find()
 
@@ -714,7 +714,7 @@ class ChatScreen(Screen[None]):
     def _close_find(self) -> None:
         self._find.close()
         self.view.find("")
-        self.prompt.focus_editor()
+        self.set_focus(self.prompt.editor)
 
     # the conversation
 
@@ -745,7 +745,7 @@ class ChatScreen(Screen[None]):
         self.note("")
         self.view.show([])
         self.run_worker(self._open_conversation(), group="open", exclusive=True)
-        self.prompt.focus_editor()
+        self.set_focus(self.prompt.editor)
 
     def action_title(self, argument: str = "") -> None:
         """Give the conversation a title, or say which it has."""

@@ -13,6 +13,7 @@ from engine.events import TextDelta, TokenDrawn
 from tests.app.tui.chat_stage import CueBackend, chat, send
 from tests.app.tui.long_text import long_reply, pieces
 from tests.app.tui.snapshot import wait_until
+from tests.app.tui.test_flow import HOSTILE, times_prose
 
 PER_DRAIN = 4
 """Tokens of one drain: 80 a second."""
@@ -58,6 +59,9 @@ async def main() -> int:
     for (begin, _), cost in zip(windows, costs, strict=True):
         print(f"token {begin:>6,}: {cost * 1e3:.3f} ms of processor time")
     print(f"ratio 10,000 / 500: {costs[1] / costs[0]:.2f}")
+    print("hostile text, times the processor time of prose of the same length:")
+    for name in HOSTILE:
+        print(f"  {name:24} {times_prose(name):.2f}")
     return 0
 
 

@@ -113,18 +113,18 @@ def resize(chat: Chat) -> None:
 def kill_and_resume(chat: Chat) -> None:
     """Killed in the middle of an answer, it has what it said when it is opened again, and goes on with it."""
     tmux = chat.tmux
-    tmux.keys("C-n")
-    tmux.wait_for("all actions")
+    chat.quit()
+    chat.start("--draft", "off", "--numerics", "reference")  # slower, so that there is a middle
     tmux.type(QUESTION)
     tmux.keys("Enter")
+    pid = chat.pid()
     tmux.wait_for("A slot is")
     time.sleep(0.6)  # what the transcript promises to have saved is half a second old
-    chat.tmux.run("")  # nothing is sent: the box is empty
-    os.kill(chat.pid(), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     tmux.wait_for("ended with 137")
     tmux.run("reset")
     (chat.folder / "after").unlink(missing_ok=True)
-    chat.start("--continue")
+    chat.start("--continue", "--draft", "off", "--numerics", "reference")
     tmux.wait(lambda screen: "A slot is" in screen and "cut off" in screen, "what was said before the kill")
     tmux.keys("C-l")
     screen = tmux.wait(lambda screen: "tokens in" in screen, "the rest of the answer")
@@ -135,15 +135,16 @@ def branches(chat: Chat) -> None:
     """Answer again, walk, edit."""
     tmux = chat.tmux
     tmux.keys("C-r")
-    tmux.wait_for("reply 2 of 2")
+    tmux.wait_for("reply 2 of 2 | ")  # its figures: the turn has ended
     tmux.keys("C-Up")
     tmux.type("[")
     tmux.wait_for("reply 1 of 2")
     tmux.keys("C-Up")
     tmux.type("]")
     tmux.wait_for("reply 2 of 2")
-    chat.command("/edit")
-    tmux.wait_for("Editing")
+    tmux.keys("C-Up")
+    tmux.type("e")
+    tmux.wait(lambda screen: "edited:" in screen or "Editing" in screen, "editing")
     tmux.keys("C-u")
     tmux.type("what is a mirror?")
     tmux.wait_for("edited:")
@@ -158,9 +159,11 @@ def look_around(chat: Chat) -> None:
     tmux.type("mirror")
     tmux.wait_for("of ")
     tmux.keys("Escape")
+    tmux.wait_gone("find")
     tmux.keys("C-g")
     tmux.wait_for("Where the time goes")
     tmux.keys("Escape")
+    tmux.wait_gone("Where the time goes")
     tmux.keys("C-p")
     tmux.wait_for("Continue the reply")
     tmux.keys("Escape")
