@@ -23,6 +23,20 @@ _MARKS = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d
 
 _TAB_CELLS = 4
 
+_NARROW = re.compile("[ -~\u00a1-\u02ff\u0370-\u0482\u048a-\u0556\u2010-\u2027\u2400-\u2426\u2500-\u259f]*").fullmatch
+"""Latin, Greek, Cyrillic, Armenian, quotes, pictures of controls, boxes: a cell each, which saves looking them up."""
+
+
+def _cells(text: str) -> int:
+    return len(text) if _NARROW(text) else cell_len(text)
+
+
+def _chopped(text: str, width: int) -> list[str]:
+    """A word in parts of at most `width` cells."""
+    if _NARROW(text):
+        return [text[begin : begin + width] for begin in range(0, len(text), width)]
+    return chop_cells(text, width)
+
 
 class Span(NamedTuple):
     """Text in one style."""
@@ -63,7 +77,7 @@ def wrap(spans: Iterable[Span], width: int) -> list[tuple[Span, ...]]:
     rows: list[tuple[Span, ...]] = []
     for line in _lines(spans):
         text = "".join(span.text for span in line)
-        if (len(text) <= width and text.isascii()) or cell_len(text) <= width:
+        if _cells(text) <= width:
             rows.append(line)
         else:
             rows.extend(_cut(line, list(_breaks(text, width))))
@@ -89,7 +103,7 @@ def _breaks(text: str, width: int) -> Iterator[tuple[int, int]]:
     start = end = used = 0  # of the row in hand: its first character, past its last word, its cells with all blanks
     for match in _PIECES.finditer(text):
         piece = match.group()
-        cells = len(piece) if piece.isascii() else cell_len(piece)
+        cells = _cells(piece)
         if piece[0] in " \t":
             used += cells
             continue
@@ -102,11 +116,11 @@ def _breaks(text: str, width: int) -> Iterator[tuple[int, int]]:
             used += cells
             end = match.end()
             continue
-        *parts, last = chop_cells(piece, width)
+        *parts, last = _chopped(piece, width)
         for part in parts:
             yield start, start + len(part)
             start += len(part)
-        end, used = start + len(last), cell_len(last)
+        end, used = start + len(last), _cells(last)
     if end > start:
         yield start, end
 

@@ -125,7 +125,7 @@ def kill_and_resume(chat: Chat) -> None:
     tmux.run("reset")
     (chat.folder / "after").unlink(missing_ok=True)
     chat.start("--continue", "--draft", "off", "--numerics", "reference")
-    tmux.wait(lambda screen: "A slot is" in screen and "cut off" in screen, "what was said before the kill")
+    tmux.wait(lambda screen: "A slot" in screen and "cut off" in screen, "what was said before the kill")
     tmux.keys("C-l")
     screen = tmux.wait(lambda screen: "tokens in" in screen, "the rest of the answer")
     assert "read from the drive into one." in " ".join(screen.split())
