@@ -82,9 +82,11 @@ class ReplyWriter:
                     self._growing.change(notices=(*self._growing.node().notices, event.text))
                     self._transcript.save({"kind": "notice", "id": self._id, "text": event.text}, sync=False)
             case TurnDone():
-                self._end({"status": _STATUS[event.reason], "reason": event.reason, "stats": asdict(event.stats)})
-                self._growing.change(status=_STATUS[event.reason], reason=event.reason)
-                self._growing.change_run(stats=event.stats, reason=event.reason)
+                status = _STATUS[event.reason]
+                with self._transcript.lock:
+                    self._growing.change(status=status, reason=event.reason)
+                    self._growing.change_run(stats=event.stats, reason=event.reason)
+                    self._end({"status": status, "reason": event.reason, "stats": asdict(event.stats)})
 
     def finish(self, error: str = "") -> Node:
         """The turn is over; the reply as it stays.
@@ -94,8 +96,9 @@ class ReplyWriter:
         """
         if not self._ended:
             status: Status = "failed" if error else "stopped"
-            self._end({"status": status, "error": error})
-            self._growing.change(status=status, error=error)
+            with self._transcript.lock:
+                self._growing.change(status=status, error=error)
+                self._end({"status": status, "error": error})
         return self.node
 
     def _grow(self, *, text: str = "", thinking: str = "", ids: tuple[int, ...] = ()) -> None:
@@ -109,9 +112,8 @@ class ReplyWriter:
                 self._save_all()
 
     def _end(self, record: dict[str, Any]) -> None:
-        with self._transcript.lock:
-            self._ended = True
-            self._save_all({"kind": "end", "id": self._id, **record})
+        self._ended = True
+        self._save_all({"kind": "end", "id": self._id, **record})
 
     def _save_all(self, *more: dict[str, Any]) -> None:
         record = {

@@ -52,7 +52,7 @@ class TranscriptStore:
         What was deleted long ago is deleted for good on this occasion. Raises: OSError when the folder cannot be read.
         """
         infos = [info for path in self._paths().values() if (info := glance(path, self._files)) is not None]
-        Trash(self.folder, self._files).purge(self._now())
+        self._purge(Trash(self.folder, self._files))
         self._sweep()
         return sorted(infos, key=lambda info: (info.updated, info.id), reverse=True)
 
@@ -141,7 +141,7 @@ class TranscriptStore:
         with contextlib.closing(journal):
             if journal.held_elsewhere:
                 raise TranscriptError(f"{holder_of(path)} has this conversation open.", hint="Close it there first.")
-            trash.purge(self._now())
+            self._purge(trash)
             with contextlib.suppress(OSError):
                 state_file(path).unlink(missing_ok=True)  # it holds what was said, and can be made again
             return trash.put(path, self._now())
@@ -174,6 +174,12 @@ class TranscriptStore:
             return Transcript(path, self._files, exists=True, to_read=to_read, now=self._now)
         except OSError as error:
             raise TranscriptError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+    def _purge(self, trash: Trash) -> None:
+        """Delete for good what was deleted long ago, also out of the pages that the index no longer uses."""
+        if trash.purge(self._now()) and self._index is not None:
+            with contextlib.suppress(OSError):
+                self._index.unlink(missing_ok=True)  # the next search makes it again
 
     def _sweep(self) -> None:
         """Remove files that were being made when their process was killed, a day ago or longer."""

@@ -6,12 +6,14 @@ import sqlite3
 import stat
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from app.transcripts import index as index_module
 from app.transcripts.store import TranscriptStore
+from app.transcripts.trash import KEPT
 from tests.app.transcripts.generated import make_transcripts
 
 
@@ -133,6 +135,18 @@ def test_an_index_that_is_lost_or_damaged_is_made_again(store: TranscriptStore, 
     _damaged(tmp_path / "cache" / "index.sqlite", how)
     assert _found(store, "word7") == [(names[7], "m1")]
     assert len(_found(store, "common")) == 20
+
+
+def test_what_is_deleted_for_good_is_gone_from_the_index_too(tmp_path: Path) -> None:
+    index, now = tmp_path / "cache" / "index.sqlite", [datetime(2026, 1, 2, tzinfo=UTC)]
+    store = TranscriptStore(tmp_path / "chats", index=index, now=lambda: now[0])
+    name = _say(store, "secretword")
+    assert _found(store, "secretword") == [(name, "m1")]
+    store.delete(name)
+    assert _found(store, "secretword") == []
+    now[0] += KEPT + timedelta(seconds=1)
+    store.list()
+    assert not index.exists() or b"secretword" not in index.read_bytes()
 
 
 def test_an_index_of_another_folder_is_not_believed(store: TranscriptStore, tmp_path: Path) -> None:
