@@ -51,7 +51,12 @@ _ANSWER_TOKENS = 4_096
 
 
 class LocalBackend:
-    """A checkpoint folder and, once opened, the model in it."""
+    """A checkpoint folder and, once opened, the model in it.
+
+    Attributes:
+        prompts: Makes the prompts of requests.
+        use: Who is using the model at the moment.
+    """
 
     def __init__(
         self,
@@ -82,8 +87,8 @@ class LocalBackend:
         self._token_map_cache = token_map_cache
         self._profiles = profiles
         self._notices: deque[str] = deque()
-        self._prompts = Prompts(folder)
-        self._use = Use()
+        self.prompts = Prompts(folder)
+        self.use = Use()
         self._conversations: Conversations | None = None
         self._identity: Identity | None = None
         self._checkpoint: Checkpoint | None = None
@@ -102,7 +107,7 @@ class LocalBackend:
         Raises: ContextOverflow; PromptError when there is no text; ConfigError and TokenizerError when the folder's
         small files cannot be used.
         """
-        prompt, conversations = self._prompts.make(request), self._conversations
+        prompt, conversations = self.prompts.make(request), self._conversations
         n_tokens, reused, expected_s = len(prompt.ids), 0, None
         self._least_context = n_tokens + min(request.max_tokens, _ANSWER_TOKENS)
         if conversations is not None:
@@ -111,14 +116,14 @@ class LocalBackend:
         return PromptCost(
             prompt_tokens=n_tokens,
             reused_tokens=reused,
-            context_tokens=self._prompts.context_tokens,
+            context_tokens=self.prompts.context_tokens,
             expected_s=expected_s,
         )
 
     def facts(self) -> RunFacts:
         """What replies depend on. Raises: OSError when a config can no longer be read."""
         assert self._checkpoint is not None, "open() comes before facts()"
-        configs = [path.read_bytes() for path in self._prompts.files.sources]
+        configs = [path.read_bytes() for path in self.prompts.files.sources]
         return RunFacts(
             model=str(self._folder),
             is_demo=self._profiles is None,
@@ -134,9 +139,9 @@ class LocalBackend:
 
         Raises: what `Checkpoint.open` and `Model.open` raise; PlanError; TraceError; Stopped.
         """
-        with self._use:
+        with self.use:
             try:
-                self._open(on_event, self._use.stopping(should_stop))
+                self._open(on_event, self.use.stopping(should_stop))
             finally:
                 for notice in self._taken():
                     on_event(notice)
@@ -146,7 +151,7 @@ class LocalBackend:
             for notice in self._taken():
                 on_event(notice)
 
-        files, reading = self._prompts.files, self._reading
+        files, reading = self.prompts.files, self._reading
         checkpoint = self._checkpoint = open_checkpoint(self._folder, reading, self._notices.append)
         say()
         if reading.verify_mirrors:
@@ -176,7 +181,7 @@ class LocalBackend:
         )
         keeper.watch(model.streams.experts, self._notices.append)
         self._returning = ReturnWatch(model.streams.files, checkpoint.headers, self._notices.append)
-        self._prompts.limit_context(plan.context_tokens)
+        self.prompts.limit_context(plan.context_tokens)
         self._conversations = Conversations(
             model,
             files.tokenizer,
@@ -191,17 +196,17 @@ class LocalBackend:
 
         Raises: ContextOverflow; PromptError; what the forward raises.
         """
-        return self._use.turn(self._generate(request, self._use.stopping(should_stop)))
+        return self.use.turn(self._generate(request, self.use.stopping(should_stop)))
 
     def _generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Generator[Event]:
         assert self._conversations is not None and self._keeper is not None, "open() comes before generate()"
-        files = self._prompts.files
-        about = self._prompts.guess_tokens(request)
+        files = self.prompts.files
+        about = self.prompts.guess_tokens(request)
         if about is not None:
             yield PrefillProgress(done_tokens=0, total_tokens=about, read_bytes=0, elapsed_s=0.0)
         stop_ids = frozenset({files.config.eos_token_id}) if request.raw_text is not None else files.tokenizer.turn_ends
         events = self._conversations.answer(
-            self._prompts.make(request),
+            self.prompts.make(request),
             sampler=Sampler(request.sampling, never=files.tokenizer.never_drawn),
             max_tokens=request.max_tokens,
             stop_ids=stop_ids,
@@ -231,10 +236,10 @@ class LocalBackend:
         profile, drafts = self._observers.profile, self._model.head is not None
         layers = expert_prefixes(self._model.config, drafts=drafts).items()
         hottest = {layer: profile.hottest(layer, n) for layer, (_, n) in layers}
-        with self._use:
+        with self.use:
             if self._keeper is not None:
                 self._keeper.tick()
-            return self._model.streams.experts.warm(hottest, self._use.stopping(should_stop))
+            return self._model.streams.experts.warm(hottest, self.use.stopping(should_stop))
 
     def save_state(self, path: Path, request: TurnRequest) -> int:
         """Write the states kept of the request's conversation; the bytes of the file, 0 when none is kept.
@@ -242,8 +247,8 @@ class LocalBackend:
         Raises: SavedStateError; PromptError; StorageError when the model's identity cannot be read.
         """
         assert self._conversations is not None, "open() comes before save_state()"
-        with self._use:
-            return self._conversations.save(path, self._prompts.make(request), self._what_it_is())
+        with self.use:
+            return self._conversations.save(path, self.prompts.make(request), self._what_it_is())
 
     def restore_state(self, path: Path) -> int:
         """Take in the states that `save_state` wrote; how many tokens they hold. A damaged file is removed.
@@ -251,7 +256,7 @@ class LocalBackend:
         Raises: SavedStateError; StorageError when the model's identity cannot be read.
         """
         assert self._conversations is not None, "open() comes before restore_state()"
-        with self._use:
+        with self.use:
             try:
                 return self._conversations.restore(path, self._what_it_is())
             except DamagedState:
@@ -261,7 +266,7 @@ class LocalBackend:
 
     def close(self) -> None:
         """Close the model and its files, once a turn or an opening in the works has ended, which it is asked to."""
-        with self._use.ending():
+        with self.use.ending():
             if self._returning is not None:
                 self._returning.close()
             if self._model is not None:

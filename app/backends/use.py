@@ -25,6 +25,11 @@ class Use:
         self._turn: Generator[Any] | None = None
         self._turn_thread = 0
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether somebody waits for the use under way to end."""
+        return self._ending.is_set()
+
     def stopping(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
         """`should_stop`, or the model is being closed."""
         return lambda: self._ending.is_set() or should_stop()
