@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
+from app.last_run import LastRun
 from app.report import format_bytes, format_seconds, table
 from app.sanitize import one_line
-from planner.explain import Explanation, Figure, Place
+from planner.explain import Explanation, Figure, Place, Unit
 from planner.predict import Forecast
 
 BAR_WIDTH = 24
@@ -80,6 +82,20 @@ def _times(forecast: Forecast) -> str:
     named = sorted(forecast.phases, key=lambda phase: -phase.seconds)
     shares = ", ".join(f"{p.name} {p.seconds / whole:.0%}" for p in named if whole and p.seconds >= 0.005 * whole)
     return f"{whole * 1000:,.0f} ms ({shares})"
+
+
+def last_lines(run: LastRun) -> Iterator[str]:
+    """A turn that was run: what was predicted, what happened, and the ratio."""
+    warm = "with experts of earlier turns in memory" if run.warm else "from a cold start"
+    yield one_line(f"{run.model}: the last turn, {datetime.fromtimestamp(run.at):%Y-%m-%d %H:%M}, {warm}")
+    yield ""
+    rows = [("", "predicted", "happened", "")]
+    for one in run.figures:
+        unit = cast(Unit, one.unit)
+        both = [shown(Figure(label=one.label, value=value, unit=unit)) for value in (one.predicted, one.happened)]
+        ratio = f"x {one.happened / one.predicted:.2f}" if one.predicted > 0 else ""
+        rows.append((one_line(one.label), both[0], both[1], ratio))
+    yield table(rows, right=(1, 2, 3))
 
 
 def as_data(explanation: Explanation) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
             tables_bytes += end - begin
             embedding_row_bytes = (end - begin) // config.vocab_size
         elif name in ("head.weight", "norm.weight"):
-            head += _weights(dtype, n_dims, end - begin)
+            head += _weights(name, dtype, n_dims, end - begin)
         elif (match := _LAYER.fullmatch(name)) is not None and not name.endswith("gate.bias_vl"):
             kind, number, role = match.groups()
             layer = int(number)
@@ -192,10 +192,10 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
                 if layer in config.engram_layer_ids:
                     row_bytes += (end - begin) // config.engram_num_embeddings[config.engram_layer_ids.index(layer)]
             elif kind == "mtp":
-                draft += _weights(dtype, n_dims, end - begin)
+                draft += _weights(name, dtype, n_dims, end - begin)
                 draft_roles.add(f"{number}.{role}")
             elif layer < config.n_layers:
-                layers[layer] += _weights(dtype, n_dims, end - begin)
+                layers[layer] += _weights(name, dtype, n_dims, end - begin)
     _require(config, layers, head, experts, embedding_row_bytes)
     lengths = {tuple(_runs(some)) for some in experts.values()}
     backbone = [_payload(some) for key, some in experts.items() if key.startswith("layers.")]
@@ -215,11 +215,12 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
     )
 
 
-def _weights(dtype: str, n_dims: int, n_bytes: int) -> Weights:
-    """A resident tensor: vectors stored as bf16 are kept as float32, everything else as stored."""
+def _weights(name: str, dtype: str, n_dims: int, n_bytes: int) -> Weights:
+    """A resident tensor: norms stored as bf16 are kept as float32, everything else as stored."""
     if dtype in ("F8_E4M3", "F8_E8M0"):
         return Weights(fp8_bytes=n_bytes)
-    return Weights(plain_bytes=n_bytes * 2 if dtype == "BF16" and n_dims == 1 else n_bytes)
+    widened = dtype == "BF16" and (n_dims == 1 or name.endswith((".q_weight", ".k_weight")))
+    return Weights(plain_bytes=2 * n_bytes if widened else n_bytes)
 
 
 def _runs(extents: _Extents) -> list[int]:

@@ -66,7 +66,7 @@ class Keeper:
             book.note_arithmetic(threads, path(), rates)
             book.save()
             planned = replace(planned, facts=replace(planned.facts, rates=rates))
-        return cls(planned, book, model=str(folders[0]), runs=runs)
+        return cls(planned, book, model=str(folders[0].resolve()), runs=runs)
 
     def watch(self, slots: Slots, say: Callable[[str], None]) -> None:
         """Give slots back when memory runs short, from now on."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +11,11 @@ from cyclopts import Parameter
 from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
+from app.last_run import load_runs
 from app.model_choice import choose_model
-from app.paths import cache_dir, rates_file, settings_file
+from app.paths import cache_dir, rates_file, runs_file, settings_file
 from app.plan_plot import text_plot, write_plot
-from app.plan_text import as_data, lines
+from app.plan_text import as_data, last_lines, lines
 from app.planning import Planned, gather_facts, plan_for, profile_shares, read_model
 from app.rates import RateBook
 from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
@@ -51,6 +52,9 @@ def run(
         str | None, Parameter(help="Another machine: ram=128GB,drives=2,drive=7GB,cores=8. Any of them.")
     ] = None,
     plot: Annotated[str | None, Parameter(help="Speed against memory: `screen`, or the name of an .svg file.")] = None,
+    last: Annotated[
+        bool, Parameter(help="What was predicted of the model's last turn, and what then happened.")
+    ] = False,
     as_json: Annotated[bool, Parameter(name="--json", help="Print one JSON object.")] = False,
 ) -> ExitCode:
     """Show what would live where, how fast it would be, and what would make it faster. Loads nothing.
@@ -63,6 +67,8 @@ def run(
         raise MissingFolder(
             f"{choice.folder} ({choice.origin}) does not exist", hint="Give a folder, or the config.json of a model."
         )
+    if last:
+        return show_last(choice.folder, as_json=as_json)
     if chunk_tokens is not None and not RULES["chunk_tokens"].accepts(chunk_tokens):
         raise UsageError(f"--chunk-tokens must be {RULES['chunk_tokens'].wanted}, not {chunk_tokens}")
     said = ReadingOptions(mirror=mirror, split=split, slots=slots, depth=depth, cache_rows=cache_rows)
@@ -93,6 +99,18 @@ def run(
     elif plot is not None and plot != "screen":
         write_plot(Path(plot).expanduser(), points, planned.plan.ceiling_bytes, title)
         print(f"artesian: the plot is in {plot}", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def show_last(folder: Path, *, as_json: bool) -> ExitCode:
+    """The last turn on the model in `folder`. Raises: UsageError when there was none."""
+    name = str(folder.resolve())
+    run = next((run for run in load_runs(runs_file()) if run.model == name), None)
+    if run is None:
+        raise UsageError(
+            f"no turn on {folder} is on record", hint="Ask it something first; turns on the demo are not kept."
+        )
+    print(envelope("plan-last", asdict(run)) if as_json else "\n".join(last_lines(run)))
     return ExitCode.DONE
 
 
