@@ -41,6 +41,7 @@ from storage.checkpoint import Checkpoint
 from storage.expert_cache import Observer
 from storage.rows import RowTicket
 from storage.stoppable import StoppableReads
+from storage.waves import Phase
 
 ShouldStop = Callable[[], bool]
 
@@ -248,7 +249,7 @@ class Model:
             coefficients = mix(h, block.mix_ffn, config, numerics)
             x = numerics.value(rms_norm(collapse(h, pre, numerics), block.ffn.norm, config.norm_eps))
             routing = route(x, block.ffn, config.n_activated_experts, config, numerics)
-            y = moe(x, routing, self._waves(layer, step.rule, should_stop), block.ffn, config, numerics)
+            y = moe(x, routing, self._waves(layer, _phase(step), should_stop), block.ffn, config, numerics)
             h = update(h, y, coefficients, numerics)
             pre = coefficients.pre
             clock.lap("dense", n_bytes.dense)
@@ -271,13 +272,13 @@ class Model:
         dtype = _FLOAT[self.checkpoint.tensors["embed.weight"].dtype]
         return torch.from_numpy(raw).view(dtype).to(torch.float32)
 
-    def _waves(self, layer: int, rule: Rule, should_stop: ShouldStop) -> ExpertWaves:
+    def _waves(self, layer: int, phase: Phase, should_stop: ShouldStop) -> ExpertWaves:
         clock = self.clock
 
         def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
             clock.lap("dense")
             check = _checking(should_stop)
-            with closing(self.streams.experts.waves(layer, experts, phase=rule, check=check)) as coming:
+            with closing(self.streams.experts.waves(layer, experts, phase=phase, check=check)) as coming:
                 for wave in coming:
                     if should_stop():
                         raise Stopped("the forward was stopped")
@@ -334,6 +335,15 @@ class _BlockBytes(NamedTuple):
         parts = (block.mix_attention, block.mix_ffn, block.ffn)
         attention = stored_bytes(block.attention) - stored_bytes(block.attention.indexer)
         return cls(stored_bytes(block.engram), attention, sum(map(stored_bytes, parts)))
+
+
+_MOST_STEP_ROWS = 8
+"""Beyond a token and its drafts. A forward of more goes through most of a layer's experts, whatever its rule."""
+
+
+def _phase(step: Step) -> Phase:
+    """How a forward goes through the slots: as a token does, or as a prompt does; so does a reply that is run again."""
+    return "prefill" if step.n_rows > _MOST_STEP_ROWS else step.rule
 
 
 def _checking(should_stop: ShouldStop) -> Callable[[], None]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from engine.conversation import Conversations
-from engine.events import Event, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn, TurnDone
+from engine.events import Event, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn, TurnDone
+from engine.generate import generate
 from engine.model import Model
 from engine.prompt import AssistantMessage, Message, Rendered, SystemMessage, UserMessage, render
 from engine.sampler_settings import SamplerSettings
@@ -14,7 +16,10 @@ from engine.sampling import Sampler
 from engine.state import State
 from engine.tokens import ChatTokenizer
 from tests.engine.conftest import TINY
+from tests.engine.drafting import opened
 from tests.engine.test_state import same
+from tests.geometries import CASES
+from tests.maker import make
 
 GREEDY = SamplerSettings(temperature=0)
 QUESTIONS = ["what is a slot?", "and where", "who draws it up, and why does it rise?", "go on", "is that all there is"]
@@ -268,3 +273,15 @@ def test_how_long_a_prompt_takes_is_told_by_the_turns_before(tiny_model: Model) 
     chat.ask(QUESTIONS[0], max_tokens=1)
     stats = chat.done.stats
     assert chat.all.expected_s(2 * stats.prompt_tokens) == pytest.approx(2 * stats.prefill_s, rel=0.01)
+
+
+def test_a_long_reply_that_is_run_again_goes_through_the_slots_as_a_prompt_does(tmp_path: Path) -> None:
+    case = CASES["experts-384"]
+    ids = case.prompt()
+    with opened(make(tmp_path / "model", case.geometry, seed=case.seed), drafts=False, slots=8) as model:
+        rows = generate(
+            model, model.new_state(), ids[:20], sampler=Sampler(GREEDY), max_tokens=1, stop_ids=(), begun_ids=ids[5:]
+        )
+        notices = [event.text for event in rows if isinstance(event, Notice)]
+    # As one step of 20 tokens it would need some hundred experts of a layer at once, and ask for memory to hold them.
+    assert notices == []

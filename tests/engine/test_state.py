@@ -7,6 +7,9 @@ from engine.config import ModelConfig
 from engine.model import Model
 from engine.schedule import max_decode_rows
 from engine.state import Growing, State
+from tests.engine.drafting import opened
+from tests.geometries import CASES
+from tests.maker import make
 
 
 def same(a: State, b: State) -> bool:
@@ -79,3 +82,62 @@ def test_committing_a_step_of_another_position_is_refused(tiny_model: Model) -> 
 def test_after_a_prefill_the_slot_is_the_last_source_that_has_a_group(tiny_model: Model) -> None:
     assert prefilled(tiny_model, [0]).index_owner == 5  # tiny-a: sources 2 and 4 at ratio 2, 5 at ratio 1
     assert prefilled(tiny_model, [0, 1, 2]).index_owner == 5
+
+
+@pytest.mark.parametrize("chunk", [37, 8])
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_tail_kept_in_passing_is_the_one_of_a_prompt_that_ends_there(
+    tmp_path_factory: pytest.TempPathFactory, drafts: bool, chunk: int
+) -> None:
+    case = CASES["released-roles"]
+    ids = case.prompt()
+    marks = (1, 5, 8, 9, 24, 30, 31, 36, 37)  # within and on the borders of chunks, windows (8) and groups (2)
+    folder = make(tmp_path_factory.mktemp("tails"), case.geometry, seed=case.seed)
+    with opened(folder, drafts=drafts) as model:
+        state = model.new_state()
+        state.marks = frozenset(marks)
+        for first in range(0, len(ids), chunk):
+            state.commit(model.forward(state, ids[first : first + chunk], "prefill").step)
+        assert sorted(state.tails) == list(marks)
+        tails = dict(state.tails)
+        for mark in marks:
+            want = prefilled(model, ids[:mark]).tail()
+            got = tails[mark]
+            assert got.index_owner == want.index_owner
+            pairs = [(got.windows, want.windows)]
+            pairs += [
+                (g, w) for s in got.open_groups for g, w in zip(got.open_groups[s], want.open_groups[s], strict=True)
+            ]
+            assert (got.draft is None) == (want.draft is None) == (not drafts)
+            if got.draft is not None and want.draft is not None:
+                pairs.append((got.draft, want.draft))
+            for ours, theirs in pairs:
+                assert ours.shape == theirs.shape
+                assert torch.allclose(ours, theirs, atol=2e-4)
+
+
+def test_taken_back_to_a_tail_a_state_goes_on_as_if_it_had_never_been_further(tiny_model: Model) -> None:
+    ids = [0, *range(100, 121)]
+    state = tiny_model.new_state()
+    state.marks = frozenset({15})
+    state.commit(tiny_model.forward(state, ids, "prefill").step)
+    tail = state.tails[15]
+    for token in (7, 8, 9):
+        state.commit(tiny_model.forward(state, [token], "decode").step)
+    state.move_to(ids[:15], bytes(15), tail)
+    assert close(state, prefilled(tiny_model, ids[:15]))
+    for token in (44, 45):
+        state.commit(tiny_model.forward(state, [token], "decode").step)
+    other = prefilled(tiny_model, ids[:15])
+    for token in (44, 45):
+        other.commit(tiny_model.forward(other, [token], "decode").step)
+    assert close(state, other)
+    assert list(state.kinds) == [0] * 15 + [1, 1]
+
+
+def close(a: State, b: State) -> bool:
+    """Equal but for the last bits, which on the torch path depend on how many rows shared a forward."""
+    ours, theirs = a.contents(), b.contents()
+    return ours.keys() == theirs.keys() and all(
+        ours[k].shape == theirs[k].shape and torch.allclose(ours[k].float(), theirs[k].float(), atol=2e-4) for k in ours
+    )
