@@ -14,6 +14,7 @@ from tests.app.transcripts.chats import chat
 from tests.app.transcripts.faulty import FaultyFiles
 
 _ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
+_TEXTS = ["Be brief.", "one?", "Hello there.", "two?", "a b ", "one, please?", "Different"]
 
 
 class _Watch:
@@ -139,4 +140,21 @@ def test_what_was_reported_as_saved_survives_a_power_failure(tmp_path: Path, fai
         assert failing != "nothing" or watch.n_images > 10
 
 
-_TEXTS = ["Be brief.", "one?", "Hello there.", "two?", "a b ", "one, please?", "Different"]
+@pytest.mark.parametrize("error", _ERRORS)
+def test_a_torn_line_stays_apart_whatever_fails_while_the_next_is_written(tmp_path: Path, error: int) -> None:
+    path = tmp_path / "chat.jsonl"
+    with Transcript(path, FileOps(), exists=False) as transcript:
+        first = transcript.add("user", "one", None)
+        transcript.add("user", "two", first.id)
+    torn = path.read_bytes()[:-20]
+    for fail_on in ({1}, {2}, {3}, {1, 2, 3}, {2, 4}, {2, 3, 5}):
+        path.write_bytes(torn)
+        files = FaultyFiles(fail_on, error)
+        transcript = Transcript(path, files, exists=True)
+        added = [transcript.add("user", text, first.id) for text in ("a", "b", "c")]
+        while not transcript.retry():
+            pass
+        transcript.close()
+        assert path.read_bytes().startswith(torn + b"\n")
+        with Transcript(path, FileOps(), exists=True) as again:
+            assert again.damage == () and again.nodes() == [first, *added]
