@@ -31,8 +31,10 @@ CONTEXT_SHARE = 0.10
 """Of the ceiling, at most, for a conversation whose length nobody asked for."""
 MOST_CHUNK = 8_192
 LEAST_CHUNK = 32
-CHUNK_SHARE = 0.10
-"""Likewise for a chunk's scratch: a larger chunk reads each expert less often, slots save reads of every token."""
+CHUNK_SHARE = 0.125
+"""Of what slots and a chunk's scratch may take together: a larger chunk reads each expert less often, slots save reads
+of every token.
+"""
 DEFAULT_EMBEDDING_ROWS = 8_192
 LEAST_ROWS = 1_024
 ROWS_SHARE = 0.02
@@ -116,7 +118,9 @@ class _Solver:
         sizes = self._first_sizes()
         cards = self._cards(sizes)
         moved, head_moved = moved_weights(cards, model)
+        self._choose_chunk(sizes, moved)
         self._shrink(sizes, moved)
+        self._drop_drafts(sizes, moved, cards)
         room = self._ceiling - self._fixed(sizes, moved)
         laws = popularity(model, self._shares, drafting=sizes.drafting)
         slots = self._slots(sizes, room, laws, cards)
@@ -194,11 +198,6 @@ class _Solver:
             if model.kv_bytes(context, drafting=drafts) <= CONTEXT_SHARE * self._ceiling:
                 break
             context = max(context // 2, least)
-        chunk = wishes.chunk_tokens or min(MOST_CHUNK, _power_of_two(context))
-        while wishes.chunk_tokens is None and chunk > LEAST_CHUNK:
-            if model.scratch_bytes(chunk, context) <= CHUNK_SHARE * self._ceiling:
-                break
-            chunk //= 2
         rows = DEFAULT_CACHE_ROWS if wishes.cache_rows is None else wishes.cache_rows
         embedding = min(DEFAULT_EMBEDDING_ROWS, model.config.vocab_size)
         while wishes.cache_rows is None and rows > LEAST_ROWS:
@@ -207,12 +206,22 @@ class _Solver:
             rows, embedding = rows // 2, max(embedding // 2, min(embedding, LEAST_ROWS))
         return _Sizes(
             context=context,
-            chunk=chunk,
+            chunk=wishes.chunk_tokens or LEAST_CHUNK,
             cache_rows=rows,
             embedding_rows=embedding,
             spare=DEFAULT_SPARE_SLOTS,
             drafting=drafts,
         )
+
+    def _choose_chunk(self, sizes: _Sizes, moved: Weights) -> None:
+        """The largest chunk whose scratch takes no more than its share of what slots and it have together."""
+        if self._wishes.chunk_tokens is not None:
+            return
+        scratch = self._model.scratch_bytes
+        free = self._ceiling - self._fixed(sizes, moved) + scratch(sizes.chunk, sizes.context)
+        sizes.chunk = min(MOST_CHUNK, _power_of_two(sizes.context))
+        while sizes.chunk > LEAST_CHUNK and scratch(sizes.chunk, sizes.context) > CHUNK_SHARE * free:
+            sizes.chunk //= 2
 
     def _least_context(self) -> int:
         """What a context that nobody asked for is not made smaller than."""
@@ -243,13 +252,15 @@ class _Solver:
         wishes = self._wishes
         least = self._least_context()
         while self._needed(sizes, moved) > self._ceiling:
-            if sizes.spare > 2:
+            if sizes.spare > 4:
                 sizes.spare //= 2
             elif sizes.drafting and wishes.drafting == "auto":
                 sizes.drafting = False
-                self._notes.append("There is too little memory for the draft head: answers are not drafted.")
+                self._notes.append(_NO_DRAFTS)
             elif wishes.chunk_tokens is None and sizes.chunk > LEAST_CHUNK:
                 sizes.chunk //= 2
+            elif sizes.spare > 2:
+                sizes.spare //= 2
             elif wishes.cache_rows is None and sizes.cache_rows > 0:
                 sizes.cache_rows = sizes.cache_rows // 2 if sizes.cache_rows > LEAST_ROWS else 0
                 sizes.embedding_rows = min(sizes.embedding_rows, max(sizes.cache_rows, 256))
@@ -257,6 +268,18 @@ class _Solver:
                 sizes.context = max(sizes.context // 2, least)
             else:
                 raise self._too_little(sizes, moved)
+
+    def _drop_drafts(self, sizes: _Sizes, moved: Weights, cards: Sequence[CardPlan]) -> None:
+        """No drafts where their memory would leave a layer fewer slots than a token needs: experts are worth more."""
+        if not sizes.drafting or self._wishes.drafting == "on" or self._wishes.slots is not None:
+            return
+        counts = self._model.n_experts(drafting=True)
+        room = self._ceiling - self._fixed(sizes, moved) - self._model.slot_bytes(sizes.spare)
+        on_cards = min(sum(card.slots.get(layer, 0) for card in cards) for layer in range(len(self._model.layers)))
+        each = room // self._model.slot_bytes(1) // len(counts) + on_cards
+        if each < min(self._model.config.n_activated_experts, self._model.config.n_routed_experts):
+            sizes.drafting = False
+            self._notes.append(_NO_DRAFTS)
 
     def _too_little(self, sizes: _Sizes, moved: Weights) -> DoesNotFit:
         """The refusal, with the smallest change that would fit."""
@@ -390,6 +413,7 @@ def max_context(footprint: Footprint) -> int:
     return config.max_position_embeddings or int(config.original_seq_len * config.rope_factor)
 
 
+_NO_DRAFTS = "There is too little memory for the draft head: answers are not drafted."
 _CLOSE = "Close other programs, or raise the memory limit."
 
 

@@ -1,0 +1,239 @@
+"""Plans of the released model on a dozen machines, held against arithmetic done by hand from the published sizes.
+
+Nothing of the planner's own sums is used on the side of the hand: every size follows from the widths of the released
+config and the formats of its tensors. What is policy, not size, is written out where it is used.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pytest
+
+from app.planning import Model, read_model
+from planner.cards import CARD_RESERVE_BYTES
+from planner.facts import Drive, Gpu, MachineFacts, assumed_rates
+from planner.plan import Abilities, Plan
+from planner.solve import make_plan
+from tests.engine.released import write_released
+
+GB = 1_000_000_000
+BOTH = Abilities(cards=True, drafts=True)
+
+# Widths of the release: model, expert, heads, head, query rank, output groups and rank, vocabulary, window, copies.
+D, F, H, HD, RQ, G, RO, V, W, M = 5120, 2304, 64, 512, 1280, 8, 1024, 129_280, 128, 4
+LAYERS, EXPERTS, USED, STAGES, DRAFT_EXPERTS, DRAFT_RANK = 40, 384, 6, 3, 128, 256
+INDEX_HEADS, INDEX_WIDTH, TOP_K = 32, 128, 512
+
+
+def fp8(n: int, k: int) -> int:
+    """A byte a weight, and one a block of 32 x 32."""
+    return n * k + -(-n // 32) * -(-k // 32)
+
+
+def block_bytes(n_experts: int) -> int:
+    """What every layer and every draft stage keeps: attention, router, shared expert, norms, hyper-connections."""
+    attention = fp8(RQ, D) + fp8(H * HD, RQ) + fp8(HD, D) + fp8(G * RO, H * HD // G) + fp8(D, G * RO)
+    norms = 4 * (D + D + RQ + HD)  # stored as bf16, kept as float32
+    router = 2 * n_experts * D + 4 * n_experts
+    shared = 3 * fp8(F, D)  # w2 is [D, F]: as many weights and blocks
+    mixes = 2 * 4 * ((2 + M) * M * M * D + (2 + M) * M + 3)
+    return attention + norms + 4 * H + router + shared + mixes
+
+
+def trunk_bytes() -> int:
+    """Forty layers; four of them make compressed positions, eight select, two have an n-gram table."""
+    total = LAYERS * block_bytes(EXPERTS)
+    for ratio in (2, 2, 2, 1):  # layers 2, 8, 14, 20
+        gates = 2 if ratio > 1 else 1
+        total += gates * 2 * HD * D + 4 * HD + 2 * INDEX_WIDTH * HD + 4 * INDEX_WIDTH
+    total += 8 * (fp8(INDEX_HEADS * INDEX_WIDTH, RQ) + 2 * INDEX_HEADS * D)
+    return total + 2 * (fp8(5 * D, 3 * 8 * 256) + 2 * 4 * M * D)
+
+
+def draft_bytes() -> int:
+    """Three stages; the first reads three layers, the last has a norm, a bigram term and a confidence."""
+    ends = fp8(D, 3 * D) + 4 * D + 4 * D + 2 * 2 * V * DRAFT_RANK + 2 * (D + DRAFT_RANK)
+    return STAGES * block_bytes(DRAFT_EXPERTS) + ends
+
+
+HEAD = 2 * V * D + 4 * D
+EXPERT = 3 * (D * F // 2 + D * F // 32)  # two fp4 values a byte, a scale for 32
+# In this header set an expert's six tensors lie in one run; whole 4 KiB blocks around it at the worst offset.
+SLOT = -(-EXPERT // 4096) * 4096 + 4096
+
+
+def test_the_hand_agrees_with_the_published_sizes() -> None:
+    assert EXPERT == 18_800_640  # "15,360 x 18.8 MB"
+    assert LAYERS * EXPERTS * EXPERT == 288_777_830_400  # "289 GB"
+    assert round((trunk_bytes() + HEAD) / 1e8) == 85  # "8.5 GB of trunk", head included
+    assert SLOT == 18_804_736
+
+
+def kv_bytes(context: int, stages: int) -> int:
+    """Latents of 512 and index keys of 128, float32, for every second position of three sources and all of the fourth.
+
+    The largest is copied when it grows. A window ring of each layer and stage, twice, for a forward stages its own.
+    """
+    rows = 3 * (context // 2) + context
+    return rows * (HD + INDEX_WIDTH) * 4 + context * HD * 4 + 2 * (LAYERS + stages) * W * HD * 4
+
+
+def scratch_bytes(rows: int, context: int) -> int:
+    """The widest moment: the stream in four copies, three vectors of the width, and the attention half's three arrays
+    of all heads with its low ranks; 2 x 512 chosen groups of 8 bytes; a byte for eight positions of the context.
+    """
+    attention = 3 * H * HD + RQ + G * RO
+    return rows * ((M * D + 3 * D + attention) * 4 + 2 * 8 * TOP_K + context // 8) + 4 * V
+
+
+def rows_bytes(cache_rows: int, embedding_rows: int) -> int:
+    """Rows of two tables of 256 values and 8 scales, and of the embedding, with 400 bytes of books each."""
+    return 2 * cache_rows * (264 + 400) + embedding_rows * (2 * D + 400)
+
+
+# The program, 1 kB for each tensor's objects, 1.5 kB for each token's, and buffers that rows are read into.
+RUNTIME = 330_000_000 + 1_000 * 96_085 + 1_500 * V + 64_000_000
+
+
+class Machine(NamedTuple):
+    """A machine, and what the rules give it: halve until a conversation takes at most a tenth of the ceiling and rows a
+    fiftieth; then a chunk until it takes an eighth of what is left beside what must be there. No drafts where a layer
+    would then have fewer slots than the six experts of a token.
+    """
+
+    name: str
+    total: float
+    available: float
+    drives: int
+    cards: tuple[float, ...]
+    """Free VRAM, GB."""
+    reserve: float
+    context: int
+    chunk: int
+    cache_rows: int
+    embedding_rows: int
+    drafting: bool = True
+
+
+MACHINES = (
+    Machine("laptop, 16 GB", 16, 14.5, 1, (), 2, 65_536, 256, 65_536, 8_192, False),
+    Machine("desktop, 24 GB", 24, 21, 2, (), 2.4, 65_536, 1_024, 65_536, 8_192),
+    Machine("desktop, 32 GB", 32, 28, 1, (), 3.2, 65_536, 2_048, 65_536, 8_192),
+    Machine("desktop, 48 GB, 3 drives", 48, 44, 3, (), 4.8, 65_536, 4_096, 65_536, 8_192),
+    Machine("desktop, 64 GB", 64, 60, 1, (), 6.4, 65_536, 8_192, 65_536, 8_192),
+    Machine("desktop, 96 GB", 96, 90, 2, (), 9.6, 65_536, 8_192, 65_536, 8_192),
+    Machine("workstation, 128 GB", 128, 120, 3, (), 12.8, 65_536, 8_192, 65_536, 8_192),
+    Machine("workstation, 256 GB", 256, 245, 2, (), 16, 65_536, 8_192, 65_536, 8_192),
+    Machine("server, 512 GB", 512, 500, 3, (), 16, 65_536, 8_192, 65_536, 8_192),
+    Machine("32 GB and a card of 12 GB", 32, 28, 1, (11,), 3.2, 65_536, 4_096, 65_536, 8_192),
+    Machine("64 GB and a card of 24 GB", 64, 60, 2, (23,), 6.4, 65_536, 8_192, 65_536, 8_192),
+    Machine("64 GB and two cards of 24 GB", 64, 60, 2, (23, 24), 6.4, 65_536, 8_192, 65_536, 8_192),
+    Machine("8 GB and a card of 24 GB", 8, 7, 1, (23.5,), 2, 32_768, 512, 32_768, 4_096),
+)
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """The header set of the whole release: 48 headers, 96,085 tensors, no payload."""
+    model = read_model(write_released(tmp_path_factory.mktemp("released"), whole=False))
+    assert model.footprint.n_tensors == 96_085 and model.note == ""
+    return model
+
+
+def planned(machine: Machine, model: Model) -> Plan:
+    drives = tuple(
+        Drive(name=f"nvme{i}n1", kind="nvme", rate_bytes_s=3e9, source="given") for i in range(machine.drives)
+    )
+    cards = tuple(
+        Gpu(name=f"card {i}", total_bytes=round((free + 1) * GB), free_bytes=round(free * GB))
+        for i, free in enumerate(machine.cards)
+    )
+    facts = MachineFacts(
+        total_bytes=round(machine.total * GB),
+        available_bytes=round(machine.available * GB),
+        ruled_by="system",
+        n_cores=8,
+        gpus=cards,
+        drives=drives,
+        rates=assumed_rates(8),
+    )
+    return make_plan(facts, model.footprint, abilities=BOTH)
+
+
+def in_ram(plan: Plan) -> Mapping[str, int]:
+    return {part.name: part.n_bytes for part in plan.parts if part.place == "RAM"}
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_a_plan_is_what_a_hand_calculation_gives(machine: Machine, released: Model) -> None:
+    plan = planned(machine, released)
+    ceiling = round((machine.available - machine.reserve) * GB)
+    # Cards take layer after layer, then the head, and 2 GB of each are left free.
+    layer_bytes = [block_bytes(EXPERTS)] * LAYERS
+    for layer, ratio in ((2, 2), (8, 2), (14, 2), (20, 1)):
+        layer_bytes[layer] += (2 if ratio > 1 else 1) * 2 * HD * D + 4 * HD + 2 * INDEX_WIDTH * HD + 4 * INDEX_WIDTH
+    for layer in (2, 8, 14, 20, 24, 28, 32, 36):
+        layer_bytes[layer] += fp8(INDEX_HEADS * INDEX_WIDTH, RQ) + 2 * INDEX_HEADS * D
+    for layer in (1, 14):
+        layer_bytes[layer] += fp8(5 * D, 3 * 8 * 256) + 2 * 4 * M * D
+    assert sum(layer_bytes) == trunk_bytes()
+    moved, head_moved, on_cards, next_layer = 0, False, dict.fromkeys(range(LAYERS), 0), 0
+    for free in machine.cards:
+        room = round(free * GB) - 2 * GB - scratch_bytes(32, machine.context)
+        here = []
+        while next_layer < LAYERS and layer_bytes[next_layer] <= room:
+            room -= layer_bytes[next_layer]
+            moved += layer_bytes[next_layer]
+            here.append(next_layer)
+            next_layer += 1
+        if next_layer == LAYERS and not head_moved and room >= HEAD:
+            room, moved, head_moved = room - HEAD, moved + HEAD, True
+        each, more = divmod(room // SLOT, len(here)) if here else (0, 0)
+        for i, layer in enumerate(here):
+            on_cards[layer] += each + (i < more)
+    fixed = RUNTIME + trunk_bytes() + HEAD - moved + (draft_bytes() if machine.drafting else 0)
+    fixed += kv_bytes(machine.context, STAGES if machine.drafting else 0) + scratch_bytes(
+        machine.chunk, machine.context
+    )
+    fixed += rows_bytes(machine.cache_rows, machine.embedding_rows)
+    n_slots = (ceiling - fixed) // (SLOT + 12_000) - 16  # 16 are lent to a prompt
+
+    assert (plan.ceiling_bytes, plan.reserve_bytes) == (ceiling, round(machine.reserve * GB))
+    assert (plan.context_tokens, plan.chunk_tokens) == (machine.context, machine.chunk)
+    assert (plan.cache_rows, plan.embedding_rows) == (machine.cache_rows, machine.embedding_rows)
+    assert plan.drafting is machine.drafting and plan.spare_slots == 16
+    parts = in_ram(plan)
+    assert sum(parts.values()) - parts["experts"] - parts["experts lent"] == fixed
+    room = {layer: EXPERTS - on_cards[layer] for layer in range(LAYERS)}
+    room |= {LAYERS + stage: DRAFT_EXPERTS for stage in range(STAGES)} if machine.drafting else {}
+    assert sum(plan.slots.values()) == min(n_slots, sum(room.values()))
+    assert {layer: n for card in plan.cards for layer, n in card.slots.items() if n} == {
+        layer: n for layer, n in on_cards.items() if n
+    }
+    # Evenly, but for layers that want no more: nobody who could take two more has two fewer than another.
+    open_layers = [layer for layer in plan.slots if plan.slots[layer] < room[layer]]
+    assert all(plan.slots[layer] <= room[layer] for layer in room)
+    if open_layers:
+        assert max(plan.slots.values()) - min(plan.slots[layer] for layer in open_layers) <= 1
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_no_plan_is_above_its_ceiling_or_leaves_less_than_the_floor(machine: Machine, released: Model) -> None:
+    plan = planned(machine, released)
+    assert plan.planned_bytes <= plan.ceiling_bytes <= round(machine.available * GB) - plan.reserve_bytes
+    # A tenth of the memory, between 2 and 16 GB, but never more than a quarter.
+    assert plan.reserve_bytes >= min(2 * GB, round(machine.total * GB) // 4)
+    assert plan.reserve_bytes <= 16 * GB
+    for card, free in zip(plan.cards, machine.cards, strict=True):
+        used = sum(part.n_bytes for part in plan.parts if part.place == f"card {card.card}")
+        assert used <= card.ceiling_bytes == round(free * GB) - CARD_RESERVE_BYTES
+    assert set(plan.depth) == {f"nvme{i}n1" for i in range(machine.drives)}
+
+
+def test_a_desktop_that_uses_its_card_gets_a_smaller_plan_on_it(released: Model) -> None:
+    """The rule is about free memory: a desktop that holds 1 GB of it takes 53 experts, and no layer."""
+    idle = planned(MACHINES[10], released)
+    busy = planned(MACHINES[10]._replace(cards=(22,)), released)
+    gone = sum(idle.cards[0].slots.values()) - sum(busy.cards[0].slots.values())
+    assert gone == -(-GB // SLOT) or gone == GB // SLOT
+    assert idle.cards[0].layers == busy.cards[0].layers == tuple(range(LAYERS))
