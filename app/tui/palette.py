@@ -54,6 +54,8 @@ class Palette(CommandPalette):
     DEFAULT_CSS = """
     Palette SearchIcon { display: none; }
     Palette > Vertical { margin-top: 1; }
+    Palette #--input { border: none; padding: 0 1; }
+    Palette #--input Input { padding: 0; }
     """
     TITLE: ClassVar[str] = "Actions"
 

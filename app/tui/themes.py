@@ -1,7 +1,7 @@
 """Our themes: dark, light, one in the terminal's own sixteen colours, and none at all.
 
 The one thing a reader would get wrong: "none" is the sixteen-colour theme with every colour filtered out on the way to
-the terminal. What is marked must therefore differ by more than colour: by reverse, bold, underline, or a sign.
+the terminal. What is marked must therefore differ by more than colour: by bold, underline, or a sign.
 """
 
 import os
@@ -79,10 +79,10 @@ _ANSI = Theme(
     boost="ansi_default",
     variables=BUILTIN_THEMES["ansi-dark"].variables
     | {
-        # Reverse video is legible whatever the terminal's background is, and survives the loss of colour.
-        "block-cursor-background": "ansi_default",
-        "block-cursor-foreground": "ansi_default",
-        "block-cursor-text-style": "reverse",
+        # Legible whatever the terminal's background is. Textual has no reverse video for what lies in a list.
+        "block-cursor-background": "ansi_cyan",
+        "block-cursor-foreground": "ansi_black",
+        "block-cursor-text-style": "none",
         "border": "ansi_cyan",
         "border-blurred": "ansi_bright_black",
         "footer-key-foreground": "ansi_cyan",

@@ -26,6 +26,7 @@ from app.tui.action_bindings import bindings_of
 from app.tui.context import context
 from app.tui.screens.confirm import AskScreen
 from app.tui.screens.panel import PanelScreen
+from app.tui.widgets.marked_list import MarkedList
 from app.tui.widgets.page import MUTED
 
 _DEMO_SAID = "A tiny model that knows only Artesian's help, to try the chat with. It is not DeepSeek."
@@ -50,7 +51,7 @@ class ModelScreen(PanelScreen):
     def body(self) -> Iterable[Widget]:
         """A word on what this is, and the list."""
         yield Static(classes="panel-note", markup=False)
-        yield OptionList(classes="panel-list wraps", markup=False, compact=True)
+        yield MarkedList(classes="panel-list wraps")
 
     def on_mount(self) -> None:
         """Look around."""

@@ -22,6 +22,7 @@ from app.tui.action_bindings import bindings_of
 from app.tui.context import context
 from app.tui.screens.confirm import AskScreen
 from app.tui.screens.panel import PanelScreen
+from app.tui.widgets.marked_list import MarkedList
 from app.tui.widgets.page import MUTED
 from app.values import RULES
 
@@ -46,7 +47,7 @@ class SettingsScreen(PanelScreen):
 
     def body(self) -> Iterable[Widget]:
         """The list, and what the marked one is."""
-        yield OptionList(classes="panel-list", markup=False, compact=True)
+        yield MarkedList(classes="panel-list")
         yield Static(classes="panel-note", markup=False)
 
     def on_mount(self) -> None:

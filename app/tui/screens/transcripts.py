@@ -23,6 +23,7 @@ from app.tui.action_bindings import bindings_of
 from app.tui.context import context
 from app.tui.screens.confirm import AskScreen
 from app.tui.screens.panel import PanelScreen
+from app.tui.widgets.marked_list import MarkedList
 from app.tui.widgets.page import MUTED
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class TranscriptsScreen(PanelScreen):
     def body(self) -> Iterable[Widget]:
         """Search box, list, and a line for what there is to say."""
         yield Input(self._text, placeholder="Search all conversations", classes="panel-search", compact=True)
-        yield OptionList(classes="panel-list", markup=False, compact=True)
+        yield MarkedList(classes="panel-list")
         yield Static(classes="panel-note", markup=False)
 
     def on_mount(self) -> None:

@@ -1,0 +1,95 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList, Static
+
+from app import paths
+from app.paths import demo_folder
+from app.settings import load_settings
+from app.tui.screens.confirm import AskScreen
+from app.tui.screens.model import ModelScreen
+from tests.app.tui.snapshot import wait_until
+from tests.app.tui.stage import Stage
+
+pytestmark = pytest.mark.tui
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    shutil.copytree(demo_folder(), folder / "v41 [bold]x")
+    return folder
+
+
+def _entries(app: Stage) -> list[str]:
+    return [str(option.prompt) for option in app.screen.query_one(OptionList).options]
+
+
+async def _looked(pilot: Pilot[int], app: Stage, said: str) -> None:
+    await wait_until(pilot, lambda: said in str(app.screen.query_one(".panel-note", Static).render()), timeout_s=20)
+
+
+async def test_what_is_found_is_judged_with_the_speed_to_expect(models: Path) -> None:
+    app = Stage(screen=ModelScreen(places=[models]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _looked(pilot, app, "1 checkpoint found.")
+        found, demo = _entries(app)
+        name, state, speed = found.split("\n")
+        assert name == str(models / "v41 [bold]x") and state.startswith("Whole: ")
+        assert speed.startswith("Expect about ") and "An answer of 200 tokens takes about" in speed
+        assert demo.startswith("The bundled demo  (in use)\nA tiny model")
+
+
+async def test_a_model_is_used_now_and_from_now_on(models: Path) -> None:
+    app = Stage(screen=ModelScreen(places=[models]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _looked(pilot, app, "1 checkpoint found.")
+        await pilot.press("home", "enter")
+        await wait_until(pilot, lambda: app.opened == [str(models / "v41 [bold]x")])
+        assert load_settings(paths.settings_file()).model == str(models / "v41 [bold]x")
+        assert app.choice.origin == "settings" and not isinstance(app.screen, ModelScreen)
+
+
+async def test_the_demo_is_gone_back_to(models: Path) -> None:
+    app = Stage(screen=ModelScreen(places=[models]))
+    paths.settings_file().parent.mkdir(parents=True)
+    paths.settings_file().write_text(f'model = "{models}"\ntop_k = 3\n')
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _looked(pilot, app, "1 checkpoint found.")
+        await pilot.press("end", "enter")
+        await wait_until(pilot, lambda: len(app.opened) == 1)
+        settings = load_settings(paths.settings_file())
+        assert app.choice.is_demo and settings.model is None and settings.top_k == 3
+
+
+async def test_nothing_found_says_where_it_looked_and_another_folder_can_be_named(models: Path, tmp_path: Path) -> None:
+    app = Stage(screen=ModelScreen(places=[tmp_path / "empty"]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _looked(pilot, app, "No checkpoint was found")
+        await pilot.press("f")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskScreen))
+        app.screen.query_one(Input).value = str(tmp_path / "nowhere")
+        await pilot.press("enter")
+        problem = app.screen.query_one("#dialog-problem", Static)
+        await wait_until(pilot, lambda: "no such folder" in str(problem.render()))
+        app.screen.query_one(Input).value = str(models / "v41 [bold]x")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelScreen) and len(_entries(app)) == 2)
+
+
+async def test_a_folder_named_with_the_command_is_judged_too(models: Path, tmp_path: Path) -> None:
+    app = Stage(screen=ModelScreen(str(models / "v41 [bold]x"), places=[models]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: len(_entries(app)) == 2, timeout_s=20)
+        await _looked(pilot, app, "1 checkpoint found.")
+        assert len(_entries(app)) == 2, "named and found, it is listed once"
+
+
+async def test_leaving_ends_the_look(models: Path) -> None:
+    app = Stage(screen=ModelScreen(places=[models] * 50))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not isinstance(app.screen, ModelScreen))
+        await wait_until(pilot, lambda: all(worker.is_finished for worker in app.workers))
