@@ -22,10 +22,21 @@ struct Call {
   float *prepared, *gate, *up, *prepared_inner, *result;
 };
 
+// The expert of a use, and the uses it has.
+struct Place {
+  int64_t start, n;
+};
+
+Place place_of(const RoutedExperts& r, int64_t use) {
+  const int64_t* next = std::upper_bound(r.starts, r.starts + r.n_experts + 1, use);
+  return {next[-1], next[0] - next[-1]};
+}
+
 void prepare_use(void* context, int64_t use) {
   const Call& c = *static_cast<const Call*>(context);
-  c.kernels.prepare(c.r.format, c.r.x + c.r.rows[use] * c.r.width, c.r.width, 1, c.r.width,
-                    c.prepared + use * c.x_stride);
+  const Place place = c.x_stride == 0 ? Place{0, 1} : place_of(c.r, use);
+  c.kernels.prepare(c.r.format, c.r.x + c.r.rows[use] * c.r.width, c.r.width, use - place.start, 1, place.n, c.r.width,
+                    c.prepared + place.start * c.x_stride);
 }
 
 void up_and_gate(void* context, int64_t task) {
@@ -56,8 +67,9 @@ void up_and_gate(void* context, int64_t task) {
 
 void prepare_inner(void* context, int64_t use) {
   const Call& c = *static_cast<const Call*>(context);
-  c.kernels.prepare(c.r.format, c.gate + use * c.r.inner, c.r.inner, 1, c.r.inner,
-                    c.prepared_inner + use * c.inner_stride);
+  const Place place = place_of(c.r, use);
+  c.kernels.prepare(c.r.format, c.gate + use * c.r.inner, c.r.inner, use - place.start, 1, place.n, c.r.inner,
+                    c.prepared_inner + place.start * c.inner_stride);
 }
 
 void down(void* context, int64_t task) {

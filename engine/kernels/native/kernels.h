@@ -18,7 +18,7 @@ struct Matrix {
   int64_t n, k;
 };
 
-inline int64_t row_bytes(Format format, int64_t k) {
+constexpr int64_t row_bytes(Format format, int64_t k) {
   switch (format) {
     case Format::kFp8: return k;
     case Format::kFp4: return k / 2;
@@ -32,11 +32,12 @@ struct Kernels {
   int64_t chunk;  // elements of K that are summed before the scale is applied; rows are padded to it
   int64_t lanes;
 
-  // Activations [rows, k] (row r at x + r * stride) in the order this set's decoder gives weights, zero-padded:
-  // out [rows, k rounded up to a chunk].
-  void (*prepare)(Format format, const float* x, int64_t stride, int64_t rows, int64_t k, float* out);
+  // Activations in the order this set's decoders give weights, zero-padded: rows first .. first + n - 1 (the first at x,
+  // each `stride` after the one before) of `rows` that belong together; out is rows * (k rounded up to a chunk).
+  void (*prepare)(Format format, const float* x, int64_t stride, int64_t first, int64_t n, int64_t rows, int64_t k,
+                  float* out);
 
-  // y[t * y_stride + r - first] = row r of the matrix times prepared row t, for first <= r < last.
+  // y[t * y_stride + r - first] = row r of the matrix times row t of `rows` prepared together, for first <= r < last.
   void (*multiply)(const Matrix& matrix, int64_t first, int64_t last, const float* prepared, int64_t rows, float* y,
                    int64_t y_stride);
 

@@ -53,7 +53,7 @@ void matmul(const Kernels& kernels, const Matrix& matrix, int64_t groups, const 
   const int64_t per_group = prepared_floats(kernels, rows, matrix.k);
   float* prepared = memory.floats(static_cast<size_t>(groups * per_group));
   for (int64_t g = 0; g < groups; ++g) {
-    kernels.prepare(matrix.format, x + g * matrix.k, x_stride, rows, matrix.k, prepared + g * per_group);
+    kernels.prepare(matrix.format, x + g * matrix.k, x_stride, 0, rows, rows, matrix.k, prepared + g * per_group);
   }
   const int64_t n = matrix.n / groups;
   const int64_t per_task = rows_per_task(matrix.format, n, matrix.k, rows);
