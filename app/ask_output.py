@@ -143,7 +143,8 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
     drawn = stats.answer_tokens + stats.thinking_tokens
     parts = [_with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
     read_tokens = stats.prompt_tokens - stats.reused_tokens
-    parts.append(_with_rate(f"read {read_tokens:,}", read_tokens, stats.prefill_s))
+    reused = f", {stats.reused_tokens:,} reused" if stats.reused_tokens else ""
+    parts.append(_with_rate(f"read {read_tokens:,}", read_tokens, stats.prefill_s) + reused)
     waited = stats.wait_s / max(stats.prefill_s + stats.decode_s, 1e-9)
     parts.append(f"drives {format_bytes(stats.read_bytes)}{_by_drive(stats.drives)}, wait {waited:.0%}")
     n_experts = stats.expert_hits + stats.expert_misses

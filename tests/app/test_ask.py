@@ -50,6 +50,12 @@ def test_the_figures_say_where_the_time_and_the_experts_came_from(use_backend: U
     assert "| drives 61.0 GB, wait 40% | experts 75% from memory" in capsys.readouterr().err
 
 
+def test_the_figures_say_what_was_not_read_again(use_backend: Use, capsys: Output) -> None:
+    use_backend(ScriptedBackend([turn_done(prompt_tokens=900, reused_tokens=895)]))
+    assert main(["ask", "hi"]) == 0
+    assert "| read 5 in 0.5 s (10/s), 895 reused |" in capsys.readouterr().err
+
+
 def test_words_without_quotes_are_one_question(use_backend: Use) -> None:
     backend = ScriptedBackend(_REPLY)
     use_backend(backend)

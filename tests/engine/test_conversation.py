@@ -285,3 +285,28 @@ def test_a_long_reply_that_is_run_again_goes_through_the_slots_as_a_prompt_does(
         notices = [event.text for event in rows if isinstance(event, Notice)]
     # As one step of 20 tokens it would need some hundred experts of a layer at once, and ask for memory to hold them.
     assert notices == []
+
+
+def test_a_question_after_one_that_was_stopped_while_it_was_read_is_answered_as_if_it_were_alone(
+    tiny_model: Model,
+) -> None:
+    chat = Chat(tiny_model)
+    n_read = 0
+
+    def stop() -> bool:
+        return n_read >= 16
+
+    events = []
+    for event in chat.all.answer(
+        chat.prompt([*chat.messages, UserMessage(parts=("a long question " * 8,))]),
+        sampler=Sampler(GREEDY), max_tokens=4, stop_ids=(), should_stop=stop,
+    ):  # fmt: skip
+        events.append(event)
+        n_read = event.done_tokens if isinstance(event, PrefillProgress) else n_read
+    assert isinstance(events[-1], TurnDone) and events[-1].reason == "stopped"
+    assert chat.all.kept.state.n_tokens == 16  # the chunk that was whole
+    other = chat.prompt([*chat.messages, UserMessage(parts=("another question",))])
+    assert list(chat.answer(other).ids) == alone(tiny_model, other)
+    again = chat.prompt([*chat.messages, UserMessage(parts=("a long question " * 8,))])
+    chat.answer(again, max_tokens=1)
+    assert chat.done.stats.reused_tokens == 16
