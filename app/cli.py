@@ -7,7 +7,7 @@ neither torch nor Textual.
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, TextIO, cast
@@ -21,6 +21,7 @@ from app.exits import MEANINGS, ExitCode, exit_code_of
 from app.help import TwoColumns
 from app.paths import log_file
 from app.report import artesian_version, failure
+from app.sanitize import one_line
 from app.streams import ClosedStream, LossyStream
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -159,6 +160,8 @@ TRANSCRIPTS: dict[str, tuple[str, str]] = {
 }
 """`artesian transcripts NAME` likewise; ids may be cut short as long as they fit one conversation."""
 
+_GROUPS: Mapping[str, Mapping[str, object]] = {"bench": BENCHES, "mirror": MIRRORS, "transcripts": TRANSCRIPTS}
+
 _HELP = """\
 Runs DeepSeek-V4.1-Flash on a machine that cannot hold it, by leaving the model on the drives.
 
@@ -223,12 +226,27 @@ def make_app() -> App:
         *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         debug: Annotated[bool, Parameter(help="Show the traceback of a failure.", show_default=False)] = False,
     ) -> int:
-        if not tokens or (tokens[0].startswith("-") and tokens[0] not in _TOP_FLAGS):
+        if tokens[:1] == ("help",):
+            tokens = _helped(tokens[1:])
+        elif not tokens or (tokens[0].startswith("-") and tokens[0] not in _TOP_FLAGS):
             tokens = ("chat", *tokens)
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         return result if isinstance(result, int) else ExitCode.DONE
 
     return app
+
+
+def _helped(words: Sequence[str]) -> tuple[str, ...]:
+    """`artesian help WORDS` as the option: of the commands that the words name, or else of all."""
+    named: list[str] = []
+    known: Collection[str] = {*COMMANDS, *_GROUPS}
+    for word in words:
+        if word not in known:
+            print(f"artesian: there is no command {one_line(word)}; these are all:\n", file=sys.stderr)
+            break
+        named.append(word)
+        known = _GROUPS.get(word, {})
+    return (*named, "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -176,3 +176,19 @@ def test_a_full_disk_under_stdout_is_said_in_one_line() -> None:
     command = f'"{sys.executable}" -c "{_RUN}" --version > /dev/full'
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (1, f"artesian: {os.strerror(errno.ENOSPC)}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "note"),
+    [
+        (["help"], "Usage: artesian [COMMAND]", ""),
+        (["help", "ask"], "Usage: artesian ask", ""),
+        (["help", "mirror", "copy"], "Usage: artesian mirror copy", ""),
+        (["help", "me"], "Usage: artesian [COMMAND]", "there is no command me"),
+        (["help", "mirror", "\x1b[2J"], "Usage: artesian mirror COMMAND", "there is no command"),
+    ],
+)
+def test_help_is_a_word_too(words: list[str], first: str, note: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(first) and note in err and "\x1b" not in err
