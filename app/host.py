@@ -4,6 +4,7 @@ The one thing a reader would get wrong: the engine never waits for the screen. I
 merges what can be merged, and the screen takes them when it paints.
 """
 
+import gc
 import queue
 import sys
 import threading
@@ -267,6 +268,8 @@ class Host:
             put(OpenFailed(error=error))
             raise
         self._is_open = self._wants_warmth = True
+        # What was loaded stays: without this each full collection goes through it all, and keys wait 50 ms and more.
+        gc.freeze()
         put(Opened(facts=facts))
 
     def _open_quietly(self, should_stop: Callable[[], bool]) -> None:

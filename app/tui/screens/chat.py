@@ -5,6 +5,7 @@ engine's events all the same.
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,7 @@ class ChatScreen(Screen[None]):
         """Show a conversation that was not shown before; laid out in a thread, as it may be long."""
         conversation, cells = self.conversation, self.view.text_cells
         await asyncio.to_thread(conversation.rows, cells)
+        gc.freeze()  # as after loading the model: a long conversation is tens of thousands of rows
         if conversation is self.conversation:
             self.reload()
             transcript = conversation.transcript
