@@ -244,7 +244,11 @@ def _require(
     config: ModelConfig, layers: list[Weights], head: Weights, experts: Mapping[str, _Extents], embedding_row_bytes: int
 ) -> None:
     missing = [f"layers.{layer}" for layer, weights in enumerate(layers) if not weights.n_bytes]
-    missing += [name for name, there in (("head", head.n_bytes), ("embed", embedding_row_bytes)) if not there]
+    missing += [
+        name
+        for name, there in (("head", head.n_bytes >= config.vocab_size * config.dim), ("embed", embedding_row_bytes))
+        if not there
+    ]
     missing += [
         f"layers.{layer}.ffn.experts.{expert}"
         for layer in range(config.n_layers)

@@ -3,8 +3,8 @@
 Each layer's request of a step is k distinct experts of E. Which, is modelled as independent from step to step: expert i
 is asked for with probability p_i (the independent reference model), and a cache keeps what was asked for within its
 characteristic time: Che, Tung and Wang 2002. What that leaves out, that one token repeats the experts of the token
-before, and that the policy counts uses, is in the exponent: it is fitted to recorded traces replayed through the real
-slot tables (`tests/planner/test_hits.py`), not to the popularity alone.
+before, and that the policy counts uses, is in the exponents: they are fitted to traces replayed through the real slot
+tables (`tests/planner/test_hits.py`), not to the popularity alone.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 ZIPF_EXPONENT = 1.0
 """Fitted: see the module."""
-PROFILE_WEIGHT = 0.85
-"""Of the user's own profile against the law: a profile is of the past, and never saw what was not asked for yet."""
+SHARPENING = 1.5
+"""Power of a watched share, fitted likewise: a token asks for what the one before it did more than shares say."""
+PROFILE_WEIGHT = 0.9
+"""Of what was watched; the rest is spread over all, for a profile never saw what was not asked for yet."""
 
 _TIMES = np.concatenate(([0.0], np.geomspace(0.05, 1e6, 240)))
 """Steps at which the law is evaluated; between them it is interpolated."""
@@ -40,16 +42,13 @@ class Popularity:
 
     @classmethod
     def watched(cls, shares: Sequence[float], n_used: int) -> "Popularity":
-        """The law of a layer whose experts had these shares of its traffic, blended with the general one."""
+        """The law of a layer whose experts had these shares of its traffic."""
         seen = np.asarray(shares, dtype=np.float64)
         n_used = min(n_used, seen.size)
         if not seen.sum():
             return cls.zipf(seen.size, n_used)
-        general = np.sort(np.arange(1, seen.size + 1, dtype=np.float64) ** -ZIPF_EXPONENT)[::-1]
-        ranked = np.empty_like(general)
-        ranked[np.argsort(-seen, kind="stable")] = general
-        mixed = PROFILE_WEIGHT * seen / seen.sum() + (1 - PROFILE_WEIGHT) * ranked / ranked.sum()
-        return cls(chances=_inclusion(mixed, n_used), n_used=n_used)
+        weights = (PROFILE_WEIGHT * seen / seen.sum() + (1 - PROFILE_WEIGHT) / seen.size) ** SHARPENING
+        return cls(chances=_inclusion(weights, n_used), n_used=n_used)
 
     @cached_property
     def kept(self) -> tuple[Floats, Floats]:
