@@ -6,7 +6,6 @@ must not stand in the conversation for ever.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from app.backends.base import Backend, TurnRequest
 from app.command_words import LATEST
@@ -17,11 +16,9 @@ from app.transcripts.session import ChatSession
 from app.transcripts.store import TranscriptStore, user_store
 from app.transcripts.transcript import Transcript
 from app.values import Effort
-from engine.errors import SavedStateError
 from engine.events import Event
 from engine.prompt import UserMessage
 from engine.sampler_settings import SamplerSettings
-from storage.errors import StorageError
 
 
 def open_continued(name: str, store: TranscriptStore | None = None) -> Transcript:
@@ -49,13 +46,22 @@ class Continuation:
     """
 
     def __init__(
-        self, transcript: Transcript, question: str, *, effort: Effort, sampling: SamplerSettings, max_tokens: int
+        self,
+        transcript: Transcript,
+        question: str,
+        *,
+        effort: Effort,
+        sampling: SamplerSettings,
+        max_tokens: int,
+        saves_state: bool,
     ) -> None:
         """Without a question the last reply is gone on with, or the last message answered that has no reply.
 
         `sampling` has a seed. Raises: UsageError when there is neither.
         """
-        self._session = ChatSession(transcript, effort=effort, sampling=sampling, max_tokens=max_tokens)
+        self._session = ChatSession(
+            transcript, effort=effort, sampling=sampling, max_tokens=max_tokens, saves_state=saves_state
+        )
         self._question = question
         self._writer: ReplyWriter | None = None
         head = transcript.head
@@ -77,13 +83,7 @@ class Continuation:
 
     def restore(self, backend: Backend, tell: Callable[[str], None]) -> None:
         """Take in the state that was saved beside the transcript, if there is one and it belongs to the model."""
-        path = self._session.transcript.state_path
-        if not path.exists():
-            return
-        try:
-            backend.restore_state(path)
-        except (SavedStateError, StorageError) as error:
-            tell(f"{error}. {error.hint}".strip())
+        self._session.states.restore(backend, tell)
 
     def begin(self, backend: Backend) -> None:
         """Save the question, and make a place for the reply. After `open`.
@@ -109,18 +109,8 @@ class Continuation:
             tell(problem)
 
     def save_state(self, backend: Backend, tell: Callable[[str], None]) -> None:
-        """Save the engine's state beside the transcript, so that the next turn reads nothing again."""
-        session = self._session
-        head = session.transcript.head
-        if head is None or session.transcript.problem is not None:
-            return
-        cut_off = head.role == "assistant" and head.status != "complete" and bool(head.ids)
-        request = session.continue_request(head) if cut_off else session.request(head)
-        try:
-            # The mode of the turn, which the conversation's state belongs to.
-            backend.save_state(session.transcript.state_path, replace(request, effort=self.request.effort))
-        except (SavedStateError, StorageError) as error:
-            tell(f"{error}. {error.hint}".strip())
+        """Save the engine's state beside the transcript, if that is wanted."""
+        self._session.states.save(backend, tell)
 
     def close(self) -> None:
         """Close the transcript."""

@@ -142,6 +142,18 @@ class Sink(Protocol):
         ...
 
 
+class States(Protocol):
+    """Who keeps the engine's state of a conversation in a file. Called on the engine thread."""
+
+    def restore(self, backend: Backend, tell: Callable[[str], None]) -> None:
+        """Before a turn of the conversation."""
+        ...
+
+    def save(self, backend: Backend, tell: Callable[[str], None]) -> None:
+        """After a turn, when there is time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A turn to be run."""
@@ -149,6 +161,7 @@ class Turn:
     number: int
     request: TurnRequest
     sink: Sink | None = None
+    states: States | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +198,8 @@ class Host:
         self._backend: Backend | None = None
         self._is_open = False
         self._wants_warmth = False
+        self._to_save: States | None = None
+        """Of the conversation that had the newest turn, until it is saved."""
         self._facts: RunFacts | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._measurer = threading.Thread(target=self._run_measurer, name="measure", daemon=True)
@@ -241,6 +256,7 @@ class Host:
             try:
                 return self._commands.get(timeout=self._idle_s)
             except queue.Empty:
+                self._save_state()
                 self._warm()
         return self._commands.get()
 
@@ -301,6 +317,11 @@ class Host:
                 self._open(should_stop, sink)
             if sink is not None and self._facts is not None:
                 sink.set_facts(self._facts)
+            if turn.states is not None:
+                if self._to_save is not turn.states:
+                    self._save_state()
+                turn.states.restore(self._the_backend(), self._say)
+                self._to_save = turn.states
             for event in self._the_backend().generate(turn.request, should_stop):
                 if sink is not None:
                     sink.take(event)
@@ -323,7 +344,19 @@ class Host:
             _noted(error)
         self.mailbox.put(Warmed(n_experts=n_experts))
 
+    def _save_state(self) -> None:
+        states, self._to_save = self._to_save, None
+        if states is not None and self._backend is not None and self._is_open:
+            try:
+                states.save(self._backend, self._say)
+            except Exception as error:  # the engine thread's net
+                _noted(error)
+
+    def _say(self, text: str) -> None:
+        self.mailbox.put(Notice(text=text))
+
     def _drop(self) -> None:
+        self._save_state()
         backend, self._backend, self._is_open = self._backend, None, False
         if backend is not None:
             try:

@@ -143,7 +143,8 @@ class PlainChat:
         sink = TextSink(shows_thinking=self.shows_thinking)
         began_thinking = False
         with StopKey() as stop:
-            self._host.submit(Turn(number=self._n_turns, request=request, sink=writer))
+            turn = Turn(number=self._n_turns, request=request, sink=writer, states=self.session.states)
+            self._host.submit(turn)
             stopping = ended = False
             while not ended:
                 if stop.pressed() and not stopping:

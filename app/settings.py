@@ -33,6 +33,8 @@ class Settings:
     """exact or reference."""
     max_tokens: int | None = None
     """Most tokens of one reply, thinking included."""
+    save_state: bool | None = None
+    """Whether the engine's state is saved beside each conversation, so that nothing is read again tomorrow."""
     temperature: float | None = None
     """0 to 2; 0 always takes the most likely token."""
     top_p: float | None = None

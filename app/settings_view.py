@@ -19,6 +19,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "think": ("high; the demo: off", "How much it thinks before it answers."),
     "numerics": ("exact", "Float32 activations, or the vendor's roundings."),
     "max_tokens": ("8192; 65536 and more when thinking", "Most tokens of one reply, thinking included."),
+    "save_state": ("false", "Whether the engine's state is saved beside each conversation."),
     "temperature": (_BY_MODEL, "0 to 2; 0 always takes the most likely token."),
     "top_p": (_BY_MODEL, "Keeps the likeliest tokens up to this share."),
     "top_k": (_BY_MODEL, "Keeps this many likeliest tokens; 0 keeps all."),

@@ -92,6 +92,7 @@ RULES: Mapping[str, Rule] = {
     "numerics": Rule(lambda v: v in ("exact", "reference"), "exact or reference"),
     "max_tokens": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),
     "chunk_tokens": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),
+    "save_state": Rule(lambda v: isinstance(v, bool), "true or false"),
     "temperature": Rule(is_number, "a number"),
     "top_p": Rule(is_number, "a number"),
     "top_k": Rule(is_whole, "a whole number"),

@@ -223,7 +223,7 @@ def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend
         shows_thinking = sys.stderr.isatty() if options.show_thinking is None else options.show_thinking
         sink = make_sink(options.output, shows_thinking=shows_thinking)
         done = _Turn(backend, request, sink, going_on).run(choice, stop)
-        if going_on is not None and options.save_state:
+        if going_on is not None:
             going_on.save_state(backend, say)
     sys.stderr.write(figures(done, request) + "\n")
     return ExitCode.STOPPED if done.reason == "stopped" else ExitCode.DONE
@@ -243,7 +243,14 @@ def go_on_with(options: AskOptions, settings: Settings, choice: ModelChoice, req
     transcript = open_continued(options.continued)
     effort = request.effort if options.think is not None else last_effort(transcript, request.effort)
     most = options.max_tokens or settings.max_tokens or default_max_tokens(effort)
-    return Continuation(transcript, options.question, effort=effort, sampling=request.sampling, max_tokens=most)
+    return Continuation(
+        transcript,
+        options.question,
+        effort=effort,
+        sampling=request.sampling,
+        max_tokens=most,
+        saves_state=bool(options.save_state or settings.save_state),
+    )
 
 
 class _Turn:

@@ -147,6 +147,7 @@ def _session_maker(
     def make(transcript: Transcript) -> ChatSession:
         # Without being told otherwise a conversation goes on in its mode: in another, all of it is read again.
         mode = effort if think is not None else last_effort(transcript, effort)
-        return ChatSession(transcript, effort=mode, sampling=sampling, max_tokens=most)
+        saves_state = bool(settings.save_state)
+        return ChatSession(transcript, effort=mode, sampling=sampling, max_tokens=most, saves_state=saves_state)
 
     return make

@@ -13,6 +13,7 @@ from typing import Final
 from app.backends.base import RunFacts, TurnRequest
 from app.transcripts.records import Node, Run
 from app.transcripts.reply import ReplyWriter
+from app.transcripts.states import StateKeeper
 from app.transcripts.transcript import Transcript
 from app.values import Effort, default_max_tokens
 from engine.prompt import AssistantMessage, Message, SystemMessage, UserMessage
@@ -35,6 +36,7 @@ class ChatSession:
         sampling: How tokens are drawn; without a seed each request gets one of its own.
         max_tokens: Most tokens of a reply, or None for what the effort suggests.
         system: Begins a conversation that has no messages yet; "" for nothing.
+        states: The engine's state of it, beside the transcript.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class ChatSession:
         sampling: SamplerSettings | None = None,
         max_tokens: int | None = None,
         system: str = "",
+        saves_state: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock` gives seconds; it decides when a growing reply is saved."""
@@ -53,6 +56,7 @@ class ChatSession:
         self.sampling = sampling or SamplerSettings()
         self.max_tokens = max_tokens
         self.system = system
+        self.states = StateKeeper(self, saves=saves_state)
         self._clock = clock
 
     def add_user(self, text: str, parent: str | _Head | None = HEAD) -> Node:

@@ -133,7 +133,7 @@ class Conversation:
         rows.reopen()
         rows.set_progress(["waiting for the model"])
         self.running = Running(number=number, rows=rows, request=request)
-        host.submit(Turn(number=number, request=request, sink=writer))
+        host.submit(Turn(number=number, request=request, sink=writer, states=self.session.states))
         return rows
 
     def take(self, event: HostEvent) -> bool:
