@@ -6,6 +6,9 @@ import numpy as np
 
 from planner.hits import Floats
 
+GAIN_DIGITS = 4
+"""Of the hits a slot gains in a step; the curves are interpolated and know no more."""
+
 
 def spread(n_slots: int, most: Mapping[int, int], *, least: int = 1) -> dict[int, int]:
     """`n_slots` over layers, as evenly as what each can use allows, the first layers one more where it does not come
@@ -33,6 +36,9 @@ def best_slots(n_slots: int, curves: Mapping[int, Floats], floor: Mapping[int, i
     left = max(0, n_slots - sum(floor.values()))
     layers = np.concatenate([np.full(len(curve) - 1 - floor[layer], layer) for layer, curve in curves.items()])
     gains = np.concatenate([np.diff(curve)[floor[layer] :] for layer, curve in curves.items()])
-    for layer in layers[np.argsort(-gains, kind="stable")[:left]].tolist():
+    ranks = np.concatenate([np.arange(floor[layer], len(curve) - 1) for layer, curve in curves.items()])
+    # Of gains that differ by nothing that matters, the layer with fewer slots comes first: alike layers get alike.
+    order = np.lexsort((ranks, -np.round(gains, GAIN_DIGITS)))
+    for layer in layers[order[:left]].tolist():
         given[layer] += 1
     return given
