@@ -65,7 +65,7 @@ class FindBar(Horizontal):
         if text:
             box.value = text
             box.cursor_position = len(text)
-        box.focus()
+        self.screen.set_focus(box)  # at once: the keys that follow are for it
 
     def close(self) -> None:
         """Hide it."""

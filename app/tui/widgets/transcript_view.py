@@ -354,7 +354,11 @@ class TranscriptView(ScrollView, can_focus=True):
         style = self._styles.get(layers)
         if style is None:
             names = [f"transcript--{name}" for layer in layers for name in layer.split()]
-            style = self._styles[layers] = self.get_visual_style(*names).rich_style
+            style = self.get_visual_style(*names).rich_style
+            # Textual leaves reverse video out of what it adds up; without colour it is all there is.
+            if any(self.get_component_styles(name).text_style.reverse for name in names):
+                style += Style(reverse=True)
+            self._styles[layers] = style
         return style
 
     def notify_style_update(self) -> None:

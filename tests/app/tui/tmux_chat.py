@@ -6,6 +6,7 @@ terminal's settings before and after.
 """
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -157,7 +158,7 @@ def look_around(chat: Chat) -> None:
     tmux = chat.tmux
     tmux.keys("C-f")
     tmux.type("mirror")
-    tmux.wait_for("of ")
+    tmux.wait(lambda screen: re.search(r"find +mirror +\d+ of \d+", screen) is not None, "places found")
     tmux.keys("Escape")
     tmux.wait_gone("find")
     tmux.keys("C-g")
@@ -165,9 +166,9 @@ def look_around(chat: Chat) -> None:
     tmux.keys("Escape")
     tmux.wait_gone("Where the time goes")
     tmux.keys("C-p")
-    tmux.wait_for("Continue the reply")
+    tmux.wait_for("What do you want to do?")
     tmux.keys("Escape")
-    tmux.wait_for(_BOX)
+    tmux.wait_gone("What do you want to do?")
     tmux.keys("C-t")
     tmux.wait_for("Conversations")
     tmux.keys("C-f")
