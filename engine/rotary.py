@@ -5,6 +5,7 @@ double-precision angle differs visibly.
 """
 
 import math
+import threading
 
 import torch
 from torch import Tensor
@@ -40,13 +41,40 @@ def rotate(x: Tensor, positions: Tensor, freq: Tensor, *, back: bool = False) ->
     Shapes: x [T, ..., W] float32; positions [T] int64; freq [rd/2]; result like x. `back` applies the conjugate.
     """
     width = 2 * freq.shape[0]
-    angle = positions.to(torch.float32).unsqueeze(1) * freq  # [T, rd/2]
-    cos, sin = torch.cos(angle), torch.sin(angle)
+    cos, sin, minus_sin = _turns.of(positions, freq)
     if back:
-        sin = -sin
+        sin = minus_sin
     shape = (x.shape[0], *([1] * (x.dim() - 2)), width // 2)
     cos, sin = cos.view(shape), sin.view(shape)
     pairs = x[..., -width:].reshape(*x.shape[:-1], width // 2, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     tail = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
     return torch.cat((x[..., :-width], tail), dim=-1)
+
+
+class _Turns(threading.local):
+    """The angles of a forward, whose layers all turn by the same positions: of each table the last that were asked for.
+
+    They are known by their tensors, which nobody writes to. Of a decode step three of four rotations take them from
+    here.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]] = {}
+
+    def of(self, positions: Tensor, freq: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """cos, sin and -sin [T, rd/2] of every position's angles."""
+        last = self._last.get(id(freq))
+        if last is not None and last[0] is positions and last[1] is freq:
+            return last[2]
+        angle = positions.to(torch.float32).unsqueeze(1) * freq  # [T, rd/2]
+        sin = torch.sin(angle)
+        turns = (torch.cos(angle), sin, -sin)
+        if len(self._last) >= _MOST_TABLES:
+            self._last.clear()
+        self._last[id(freq)] = (positions, freq, turns)
+        return turns
+
+
+_MOST_TABLES = 4
+_turns = _Turns()

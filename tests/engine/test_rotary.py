@@ -57,3 +57,17 @@ def test_angles_are_float32_products(tiny_config: ModelConfig) -> None:
     angle = torch.tensor(float(position), dtype=torch.float32) * freq[3]
     got = rotate(torch.tensor([[*[0.0] * 6, 1.0, 0.0, *[0.0] * 24]]), torch.tensor([position]), freq)
     assert got[0, 6].item() == torch.cos(angle).item() and got[0, 7].item() == torch.sin(angle).item()
+
+
+def test_positions_and_tables_that_take_turns_are_not_mixed_up(tiny_config: ModelConfig) -> None:
+    """Angles are kept between calls; every call must see those of its own positions and table."""
+    tables = [frequencies(tiny_config, compressing=compressing) for compressing in (True, False)]
+    x = torch.randn(2, 32, generator=torch.Generator().manual_seed(3))
+    for first in (0, 5, 5, 900):
+        positions = torch.tensor([first, first + 1])
+        for freq in (*tables, *tables):
+            angle = positions.to(torch.float32).unsqueeze(1) * freq
+            turned = torch.view_as_real(torch.view_as_complex(x.view(2, 16, 2)) * torch.polar(torch.ones(2, 16), angle))
+            assert torch.allclose(rotate(x, positions, freq), turned.flatten(1), atol=1e-5)
+            back = rotate(rotate(x, positions, freq), positions, freq, back=True)
+            assert torch.allclose(back, x, atol=1e-5)
