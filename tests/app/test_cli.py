@@ -47,13 +47,6 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
     assert ("--json" in out) == (name != "chat")  # the chat reports nothing to a script
 
 
-@pytest.mark.parametrize("arguments", [[], ["--think", "low"], ["chat"]])
-def test_without_a_terminal_the_chat_names_the_command_for_scripts(arguments: list[str], capsys: Output) -> None:
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and "artesian ask" in err
-
-
 def test_version_is_that_of_the_distribution(capsys: Output) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == artesian_version() + "\n"
