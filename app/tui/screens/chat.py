@@ -366,6 +366,8 @@ class ChatScreen(Screen[None]):
             self.note(f"{error} {error.hint}".strip(), "$error")
             return
         self.reload()
+        if self._context_tokens is None:
+            self._measure(request, lambda cost: None)
 
     @on(TranscriptView.Aligned)
     def _aligned(self, event: TranscriptView.Aligned) -> None:
@@ -427,6 +429,8 @@ class ChatScreen(Screen[None]):
         self.artesian.host.measure(self._ticket, request)
 
     def _measured(self, event: Measured) -> None:
+        if event.cost is not None:
+            self._context_tokens = event.cost.context_tokens
         priced = self._priced
         if priced is None or event.ticket != priced.ticket or event.ticket != self._ticket:
             return
@@ -437,7 +441,6 @@ class ChatScreen(Screen[None]):
             self.note(why, "$warning")
             return
         self._refused = None
-        self._context_tokens = event.cost.context_tokens
         priced.take(event.cost)
 
     def _dear(self, action: str, node: Node, request: TurnRequest, what: str) -> None:

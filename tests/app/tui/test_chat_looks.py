@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.backends.base import PromptCost
+from app.tui.app import ArtesianApp
 from engine.events import (
     DraftStats,
     DriveFigures,
@@ -53,6 +54,18 @@ READING = PrefillProgress(
 )
 
 
+def backend_for_looks(*scripts: list[Event | None]) -> CueBackend:
+    """A backend whose context is the released one."""
+    backend = CueBackend(*scripts)
+    backend.cost = PromptCost(prompt_tokens=24, reused_tokens=0, context_tokens=65_536, expected_s=None)
+    return backend
+
+
+def is_settled(app: ArtesianApp) -> bool:
+    """Whether everything that comes by itself is on the screen."""
+    return "65,536 tokens" in screen_text(app)
+
+
 def drive(name: str, payload: int, rate: float) -> DriveFigures:
     return DriveFigures(
         drive=name, n_reads=payload // 18_800_000, payload_bytes=payload, read_bytes=payload, busy_s=payload / rate,
@@ -95,10 +108,9 @@ def answer() -> list[Event | None]:
     [("chat", (80, 24), None), ("chat-narrow-light", NARROW, "artesian-light"), ("chat-wide", WIDE, None)],
 )
 async def test_a_finished_answer(tmp_path: Path, name: str, size: tuple[int, int], theme: str | None) -> None:
-    async with chat(tmp_path, CueBackend(answer()), size=size, theme=theme) as (app, pilot):
+    async with chat(tmp_path, backend_for_looks(answer()), size=size, theme=theme) as (app, pilot):
         await ask(pilot, QUESTION)
-        await wait_until(pilot, lambda: "saved" in screen_text(app) or size == NARROW)
-        await pilot.pause()
+        await wait_until(pilot, lambda: is_settled(app) or size == NARROW)
         check(app, name)
 
 
@@ -133,17 +145,16 @@ async def test_trouble_with_a_drive_and_a_turn_that_fails(tmp_path: Path) -> Non
 
 
 async def test_the_block_cursor_and_open_thinking_without_colour(tmp_path: Path) -> None:
-    async with chat(tmp_path, CueBackend(answer()), theme="none") as (app, pilot):
+    async with chat(tmp_path, backend_for_looks(answer()), theme="none") as (app, pilot):
         await ask(pilot, QUESTION)
         await pilot.press("ctrl+up", "t", "ctrl+up", "ctrl+up")
-        await pilot.pause()
+        await wait_until(pilot, lambda: is_settled(app))
         check(app, "chat-cursor-no-colour")
 
 
 async def test_finding_text_in_sixteen_colours(tmp_path: Path) -> None:
-    async with chat(tmp_path, CueBackend(answer()), theme="ansi") as (app, pilot):
+    async with chat(tmp_path, backend_for_looks(answer()), theme="ansi") as (app, pilot):
         await ask(pilot, QUESTION)
         app.run_action_id("find", "the")
-        await wait_until(pilot, lambda: " of " in screen_text(app))
-        await pilot.pause()
+        await wait_until(pilot, lambda: "13 of 13" in screen_text(app) and is_settled(app))
         check(app, "chat-find-ansi")

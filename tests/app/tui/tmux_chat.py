@@ -137,13 +137,13 @@ def branches(chat: Chat) -> None:
     tmux = chat.tmux
     tmux.keys("C-r")
     tmux.wait_for("reply 2 of 2 | ")  # its figures: the turn has ended
-    tmux.keys("C-Up")
+    cursor_up(chat)
     tmux.type("[")
     tmux.wait_for("reply 1 of 2")
-    tmux.keys("C-Up")
+    cursor_up(chat)
     tmux.type("]")
     tmux.wait_for("reply 2 of 2")
-    tmux.keys("C-Up")
+    cursor_up(chat)
     tmux.type("e")
     tmux.wait(lambda screen: "edited:" in screen or "Editing" in screen, "editing")
     tmux.keys("C-u")
@@ -153,10 +153,17 @@ def branches(chat: Chat) -> None:
     tmux.wait(lambda screen: "> what is a mirror?" in screen and "tokens in" in screen and "2 of 2" in screen, "branch")
 
 
+def cursor_up(chat: Chat) -> None:
+    """Put the block cursor on the last reply. A key right behind it would still be for the box, as no hand types it."""
+    chat.tmux.keys("C-Up")
+    chat.tmux.wait(lambda screen: "\n| A " in screen, "block cursor")
+
+
 def look_around(chat: Chat) -> None:
     """Find in the chat, search in all chats, the plan, the palette."""
     tmux = chat.tmux
     tmux.keys("C-f")
+    tmux.wait(lambda screen: "\n find " in screen, "find line")
     tmux.type("mirror")
     tmux.wait(lambda screen: re.search(r"find +mirror +\d+ of \d+", screen) is not None, "places found")
     tmux.keys("Escape")
