@@ -270,15 +270,15 @@ async def test_markup_in_the_box_and_its_hint_is_text(text: str) -> None:
         assert prompt.text == text and str(prompt.query_one("#prompt-hint").render()) == text
 
 
-async def test_a_megabyte_on_one_line_is_taken() -> None:
+async def test_half_a_million_signs_without_a_blank_are_taken() -> None:
     app = Stage(prompt := Prompt())
     async with app.run_test() as pilot:
         await _ready(pilot, prompt)
-        app.post_message(events.Paste("x" * 1_000_000))
-        await wait_until(pilot, lambda: len(prompt.text) == 1_000_000, timeout_s=20)
+        app.post_message(events.Paste("x" * 500_000))
+        await wait_until(pilot, lambda: len(prompt.text) == 500_000, timeout_s=20)
         await pilot.press("y", "enter")
         await wait_until(pilot, lambda: len(app.sent) == 1, timeout_s=20)
-        assert len(app.sent[0]) == 1_000_001
+        assert len(app.sent[0]) == 500_001
 
 
 def test_line_ends_of_every_kind_are_one() -> None:

@@ -99,7 +99,10 @@ async def test_drives() -> None:
     ("name", "size", "theme"),
     [("settings", NORMAL, "artesian-dark"), ("settings-no-colour", NORMAL, "none")],
 )
-async def test_settings(name: str, size: tuple[int, int], theme: str) -> None:
+async def test_settings(name: str, size: tuple[int, int], theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Some of them, so that a new setting is no new picture.
+    some = ("model", "think", "max_tokens", "temperature", "top_k", "mirror", "io", "theme", "mouse", "keymap")
+    monkeypatch.setattr("app.settings_view.known_keys", lambda: some)
     settings = Settings(model="/models/v41", top_k=40, keymap={"stop": "ctrl+s"})
     app = Stage(screen=SettingsScreen(), theme=theme, settings=settings)
     await _show(app, size, name, lambda _: bool(app.screen.query(OptionList)))
