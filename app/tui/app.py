@@ -6,6 +6,7 @@ that a reply goes on growing while the plan or the list of transcripts is looked
 
 import asyncio
 import signal
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -37,6 +38,10 @@ DRAIN_HZ = 20
 """How often the screen takes what the engine left in the mailbox."""
 
 _CHECK_SAVED_S = 3.0
+
+_TYPING_S = 0.045
+"""A drain this soon after a key is put off, and at most so many in a row: then 200 ms old text is shown all the same."""
+_MOST_PUT_OFF = 3
 
 _DRIVE_JOB_S = 2.0
 """What copying is given to end its block; a block that is cut off is only written again."""
@@ -93,6 +98,7 @@ class ArtesianApp(ThemedApp):
         """Copying or the like that was begun last."""
         self.chat = ChatScreen(session_of, transcript or store.create(), keeps_drafts=keeps_drafts)
         self._backend_factory = backend_factory
+        self._n_put_off = 0
         self._is_first_run = is_first_run
 
     # life and death
@@ -143,7 +149,11 @@ class ArtesianApp(ThemedApp):
     # the engine
 
     def drain(self) -> None:
-        """Hand what the engine left to the chat."""
+        """Hand what the engine left to the chat; a few frames later while keys come in, which are to be seen first."""
+        if self._n_put_off < _MOST_PUT_OFF and time.monotonic() - self.chat.typed_s < _TYPING_S:
+            self._n_put_off += 1
+            return
+        self._n_put_off = 0
         events = self.host.mailbox.take()
         for event in events:
             if isinstance(event, Opened):

@@ -101,6 +101,8 @@ class ChatScreen(Screen[None]):
         self._heading = Static(id="chat-heading", markup=False)
         self._note = Static(id="chat-note", markup=False)
         self._side = SidePanel()
+        self.typed_s = 0.0
+        """When the box changed last."""
         self._model_state = ""
         self._is_open = False
         self._n_turns = 0
@@ -393,6 +395,7 @@ class ChatScreen(Screen[None]):
     def _draft_changed(self, event: Prompt.Changed) -> None:
         event.stop()
         self._armed = None
+        self.typed_s = time.monotonic()
         if self._given_back is not None and event.text in (self._given_back, ""):
             return  # what is said of it stays; the box was emptied before it was given back
         self._given_back = None

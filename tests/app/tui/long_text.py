@@ -2,7 +2,11 @@
 
 import random
 
-_WORDS = ["expert", "slot", "router", "drive", "layer", "token", "read", "hit", "miss", "cache", "memory", "plan", "wave", "extent", "replica", "shard", "draft", "verify", "prompt", "turn", "state", "window", "ring", "latent", "head", "trunk", "row", "engram", "rate", "share", "wait"]
+_WORDS = (
+    *("expert", "slot", "router", "drive", "layer", "token", "read", "hit", "miss", "cache", "memory", "plan", "wave"),
+    *("extent", "replica", "shard", "draft", "verify", "prompt", "turn", "state", "window", "ring", "latent", "head"),
+    *("trunk", "row", "engram", "rate", "share", "wait"),
+)
 
 
 def long_reply(n_tokens: int, seed: int = 1) -> str:
