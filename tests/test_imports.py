@@ -30,6 +30,7 @@ def _heavy_after(code: str) -> list[str]:
         "app.commands.audit",
         "app.commands.verify",
         "app.commands.doctor",
+        "app.commands.plan",
         "app.commands.transcripts",
         "app.transcripts",
     ],

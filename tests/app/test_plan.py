@@ -1,0 +1,205 @@
+"""`artesian plan`: the screen, the JSON, what it refuses, and that a run keeps to what it showed."""
+
+import json
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from app.errors import UsageError
+from app.paths import rates_file, runs_file, settings_file
+from app.plan_plot import text_plot, write_plot
+from app.plan_text import bar
+from tests.app.small_slices import small_slice
+from tests.engine.released import write_released
+
+TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The header set of the whole release."""
+    return write_released(tmp_path_factory.mktemp("released"), whole=False)
+
+
+def data(capsys: Output, *arguments: str) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line["kind"] == "plan"
+    found: dict[str, Any] = line["data"]
+    return found
+
+
+def test_one_screen_says_what_lives_where(released: Path, capsys: Output) -> None:
+    assert main(["plan", str(released), "--what-if", "ram=64GB,drives=2,drive=5GB"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    text = "\n".join(lines)
+    for part in (
+        "runtime",
+        "trunk",
+        "head",
+        "draft head",
+        "conversation",
+        "scratch",
+        "rows",
+        "experts",
+        "experts lent",
+    ):
+        assert f"  {part}" in text
+    assert "40 layers of 384 experts" in text and "never above" in text and "#" in text
+    assert "5.0 GB/s given, another drive 1 5.0 GB/s given" in text
+    assert "more memory" in text and "one more drive as fast" in text
+
+
+def test_the_full_header_set_takes_under_two_hundred_megabytes_and_a_second(released: Path) -> None:
+    """In a process of its own. Processor time, because other tests run beside this one."""
+    code = (
+        "import resource, sys; from app.cli import main; main(['plan', sys.argv[1]]);"
+        "u = resource.getrusage(resource.RUSAGE_SELF);"
+        "print(u.ru_maxrss * (1 if sys.platform == 'darwin' else 1024), u.ru_utime + u.ru_stime);"
+        "print(*[m for m in ('torch', 'textual') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(released)], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    *_, figures, modules = result.stdout.splitlines()
+    peak_bytes, seconds = figures.split()
+    assert int(peak_bytes) < 200_000_000
+    assert float(seconds) < 2.0  # 0.9 on an idle machine; a busy one slows processor time too
+    assert modules == ""
+
+
+def test_it_allocates_nothing_and_reads_no_payload(tmp_path: Path, capsys: Output) -> None:
+    """Files whose payload is missing altogether are as good: only headers are looked at."""
+    (tmp_path / "config.json").write_bytes((TINY / "config.json").read_bytes())
+    for shard in TINY.glob("*.safetensors"):
+        raw = shard.read_bytes()
+        (tmp_path / shard.name).write_bytes(raw[: 8 + int.from_bytes(raw[:8], "little")])
+    assert data(capsys, str(tmp_path))["parts"] == data(capsys, str(TINY))["parts"]
+
+
+def test_a_config_alone_is_enough(released: Path, capsys: Output) -> None:
+    whole = data(capsys, str(released), "--ram", "20GB")
+    alone = data(capsys, str(released / "config.json"), "--ram", "20GB")
+    assert [part["name"] for part in alone["parts"]] == [part["name"] for part in whole["parts"]]
+    for a, b in zip(alone["parts"], whole["parts"], strict=True):
+        assert abs(a["n_bytes"] - b["n_bytes"]) < 10_000_000  # a slot more or less in all
+    assert "follow from the config" in alone["notes"][-1]
+
+
+def test_every_option_acts(capsys: Output) -> None:
+    plain = data(capsys, str(TINY), "--what-if", "ram=2GB")
+    for option, value, key in (
+        ("--ram", "600MB", "ceiling_bytes"),
+        ("--reserve", "300MB", "reserve_bytes"),
+        ("--context", "500", "context_tokens"),
+        ("--chunk-tokens", "96", "chunk_tokens"),
+        ("--slots", "2", "slots_by_layer"),
+        ("--cache-rows", "100", "cache_rows"),
+        ("--depth", "3", "depth_by_drive"),
+        ("--draft", "off", "drafting"),
+    ):
+        assert data(capsys, str(TINY), option, value, "--what-if", "ram=2GB")[key] != plain[key], option
+    assert data(capsys, str(TINY), "--what-if", "ram=3GB")["available_bytes"] > plain["available_bytes"]
+    for what_if in ("drives=2", "drive=9GB", "cores=64"):
+        assert data(capsys, str(TINY), "--what-if", f"ram=2GB,{what_if}") != plain
+
+
+def test_the_command_line_wins_over_the_settings_and_they_over_the_defaults(released: Path, capsys: Output) -> None:
+    settings_file().parent.mkdir(parents=True)
+    settings_file().write_text('ram = "15GB"\ncontext = 9000\nreserve = "1GB"\n')
+    said = data(capsys, str(released))
+    assert (said["ceiling_bytes"], said["context_tokens"], said["reserve_bytes"]) == (15 * 10**9, 9000, 10**9)
+    over = data(capsys, str(released), "--ram", "16GB", "--context", "8000")
+    assert (over["ceiling_bytes"], over["context_tokens"], over["reserve_bytes"]) == (16 * 10**9, 8000, 10**9)
+
+
+def test_what_does_not_fit_is_exit_code_three_with_the_change_that_would(released: Path, capsys: Output) -> None:
+    assert main(["plan", str(released), "--ram", "5GB"]) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and "may take 5.0 GB" in err and "It fits with --ram " in err
+    size = err.partition("It fits with --ram ")[2].split()[0].rstrip(".")
+    assert main(["plan", str(released), "--ram", size]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--ram", "lots"], "--ram must be a size"),
+        (["--ram", "120%"], "--ram must be a size"),
+        (["--context", "0"], "--context must be a whole number"),
+        (["--vram", "8GB"], "--vram has no effect"),
+        (["--what-if", "ram"], "--what-if ram must be"),
+        (["--what-if", "rem=1GB"], "--what-if knows ram"),
+        (["--what-if", "drives=2GB"], "--what-if drives must be"),
+        (["--plot", "x.bmp"], "--plot writes .svg"),
+        (["--last"], "no turn on"),
+    ],
+)
+def test_what_cannot_act_is_wrong_use(arguments: list[str], told: str, capsys: Output) -> None:
+    assert main(["plan", str(TINY), *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_named(capsys: Output) -> None:
+    assert main(["plan", "/nowhere/at/all"]) == 4
+    assert "/nowhere/at/all" in capsys.readouterr().err
+
+
+def test_the_plot_is_drawn_on_the_screen_and_into_a_file(released: Path, tmp_path: Path, capsys: Output) -> None:
+    assert main(["plan", str(released), "--what-if", "ram=48GB", "--plot", "screen"]) == 0
+    assert "^ this plan" in capsys.readouterr().out
+    file = tmp_path / "plot.svg"
+    assert main(["plan", str(released), "--what-if", "ram=48GB", "--plot", str(file)]) == 0
+    root = xml.etree.ElementTree.parse(file).getroot()
+    assert root.tag.endswith("svg") and any(child.tag.endswith("polyline") for child in root)
+
+
+def test_a_plot_shows_where_a_curve_is() -> None:
+    lines = text_plot([(10**10, 0.0), (2 * 10**10, 2.0)], 2 * 10**10)
+    assert lines[1].rstrip().endswith("*") and lines[12].index("*") == 10  # from the lower left to the upper right
+    assert lines[-1].index("^") == 10 + 59
+    with pytest.raises(UsageError):
+        write_plot(Path("x.png"), [(1, 1.0), (2, 2.0)], 1, "x")
+
+
+def test_a_bar_shows_something_of_everything_but_nothing() -> None:
+    assert bar(0, 100, 10) == "." * 10 and bar(1, 100, 10) == "#" + "." * 9 and bar(100, 100, 10) == "#" * 10
+
+
+def test_a_run_reports_the_numbers_of_the_dry_run(tmp_path: Path, capsys: Output) -> None:
+    """Every number of the plan reaches the engine: what a dry run shows is what `ask --json` reports."""
+    small_slice(tmp_path / "m", n_layers=4)
+    arguments = ["--ram", "450MB", "--slots", "3", "--context", "300", "--cache-rows", "100"]
+    shown = data(capsys, str(tmp_path / "m"), *arguments)
+    question = ["ask", "--raw", "hello there", "--model", str(tmp_path / "m"), "--max-tokens", "3", "--json"]
+    assert main([*question, *arguments]) == 0
+    stats = json.loads(capsys.readouterr().out.splitlines()[-1])["data"]["stats"]
+    assert stats["memory"]["ceiling_bytes"] == shown["ceiling_bytes"] == 450_000_000
+    assert stats["memory"]["planned_bytes"] == shown["planned_bytes"]
+    assert stats["memory"]["anonymous_bytes"] > 0
+    # And it is remembered: what was predicted beside what happened, and this machine's rates.
+    assert rates_file().exists() and runs_file().exists()
+    assert main(["plan", str(tmp_path / "m"), "--last"]) == 0
+    out = capsys.readouterr().out
+    assert "predicted" in out and "happened" in out and "memory, all slots full" in out
+    assert main(["plan", str(tmp_path / "m"), "--last", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out)["data"]
+    assert {figure["label"] for figure in last["figures"]} >= {"memory, all slots full", "prompt", "answer"}
+    begun = time.time()
+    assert begun - 600 < last["at"] <= begun
+
+
+def test_the_demo_leaves_no_record(capsys: Output) -> None:
+    assert main(["ask", "hi", "--max-tokens", "2"]) == 0
+    assert not rates_file().exists() and not runs_file().exists()
+    assert main(["plan"]) == 0
+    assert "8 layers of 32 experts" in capsys.readouterr().out
