@@ -17,7 +17,9 @@ from engine.draft.tally import Tally
 from engine.draft.verify import Verified, most_drafts
 from engine.errors import EngineError, Stopped
 from engine.events import DraftStats
+from engine.kernels import native
 from engine.model import Model
+from engine.numerics import NumericsName
 from engine.state import State
 from storage.errors import StorageError
 
@@ -154,14 +156,35 @@ class Drafter:
         self._source = None
         self.off_reason = f"the draft head failed: {error}"
         if self._notices is not None:
-            self._notices.append(f"No more drafts: {self.off_reason}. The answers stay the same, but may take longer.")
+            self._notices.append(f"No more drafts: {self.off_reason}. Answers may take longer.")
+
+
+def keeps_answers(numerics: NumericsName) -> bool:
+    """Whether a row's bits do not depend on the rows beside it, so that drafts cannot change what is said.
+
+    So it is with the native kernels in `exact`. Torch adds up in an order that depends on the number of rows: then two
+    nearly equal logits may change places, and in `reference` one rounding that falls otherwise soon changes the text.
+    """
+    return numerics == "exact" and native() is not None
+
+
+def wants_head(settings: DraftSettings, numerics: NumericsName) -> bool:
+    """Whether the head is to be loaded: not when nothing would be drafted by it."""
+    return settings.mode == "on" or (settings.mode == "auto" and keeps_answers(numerics))
 
 
 def make_drafter(model: Model, settings: DraftSettings) -> Drafter | None:
     """Drafting for an open model; None when it is off. Why a head that is wanted cannot be used is said at once."""
     if settings.mode == "off":
         return None
-    if model.head is None:
-        model.notices.append(f"No drafts: {model.no_drafts}. The answers stay the same, but may take longer.")
-        return Drafter(None, settings, block_size=model.config.dspark_block_size, off_reason=model.no_drafts)
-    return Drafter(model.head, settings, block_size=model.head.block_size, notices=model.notices)
+    block_size, reason = model.config.dspark_block_size, model.no_drafts
+    if not keeps_answers(model.numerics.name):
+        why = "on torch's path, and in `reference` numerics, they could change the answer"
+        if settings.mode == "auto":
+            reason = why
+        else:
+            model.notices.append(f"Drafts are made as asked for; {why}.")
+    if reason or model.head is None:
+        model.notices.append(f"No drafts: {reason}. Answers may take longer.")
+        return Drafter(None, settings, block_size=block_size, off_reason=reason)
+    return Drafter(model.head, settings, block_size=block_size, notices=model.notices)

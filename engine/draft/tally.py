@@ -29,8 +29,8 @@ class Tally:
             self._right[index] += index < n_right
 
     def pause(self, pause: Pause) -> None:
-        """Drafting stops for a while."""
-        self._pauses.append(DraftPause(after_tokens=self._tokens, tokens=pause.tokens, reason=pause.reason))
+        """Drafting stops for a while. The first token of the reply came with the prompt."""
+        self._pauses.append(DraftPause(after_tokens=self._tokens + 1, tokens=pause.tokens, reason=pause.reason))
 
     def stats(self, off_reason: str) -> DraftStats:
         """The figures as a record."""

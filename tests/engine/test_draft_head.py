@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.draft.drafter import keeps_answers
 from engine.draft.head import DraftTrace
 from engine.draft.settings import DraftSettings
 from engine.experts import expert_prefixes
@@ -102,13 +103,13 @@ SMALL = Geometry(dim=128, head_dim=64, n_routed_experts=32, n_activated_experts=
 def test_a_head_that_agrees_saves_forwards_and_reads(tmp_path: Path) -> None:
     # `python -m tests.engine.draft_timing` measures the same against the clock, with experts a hundred times as large.
     folder = cycling(tmp_path, head_knows=True, geometry=SMALL)
-    plain, alone = decode(folder, DraftSettings(mode="off"), 64)
-    drafted, together = decode(folder, DraftSettings(mode="on"), 64)
+    plain, alone = decode(folder, DraftSettings(mode="off"), 37)
+    drafted, together = decode(folder, DraftSettings(mode="on"), 37)
     assert drafted == plain
     following = successors(512)
     assert [following[token] for token in plain[:-1]] == plain[1:]
     assert together.draft is not None
-    assert together.draft.accepted == together.draft.drafted and together.draft.tokens_per_forward > 5.5
+    assert together.draft.accepted == together.draft.drafted and together.draft.tokens_per_forward == 6
     # Four of 32 experts, six times over: a block needs 32 (1 - (28/32)^6) = 18 of them where single tokens need 24.
     assert together.expert_misses < alone.expert_misses
     assert together.expert_hits + together.expert_misses < 0.9 * (alone.expert_hits + alone.expert_misses)
@@ -118,6 +119,8 @@ def test_a_head_that_never_agrees_is_soon_left_alone(tmp_path: Path) -> None:
     folder = cycling(tmp_path, head_knows=False, geometry=SMALL)
     plain, _ = decode(folder, DraftSettings(mode="off"), 40)
     drafted, stats = decode(folder, DraftSettings(), 40)
+    if not keeps_answers("exact"):
+        pytest.skip("the torch path was asked for, on which nothing is drafted by itself")
     assert drafted == plain
     assert stats.draft is not None and stats.draft.accepted <= 1
     assert stats.draft.pauses and stats.draft.rounds <= 10

@@ -10,7 +10,7 @@ import torch
 
 from engine import kernels
 from engine.config import ModelConfig
-from engine.draft.drafter import Drafter, make_drafter
+from engine.draft.drafter import Drafter, keeps_answers, make_drafter
 from engine.draft.settings import DraftMode, DraftSettings
 from engine.draft.source import DraftSource
 from engine.draft.verify import settle
@@ -31,7 +31,7 @@ from tests.engine.draft_matrix import N_TOKENS, Seen, cases, run, tiny_prompt
 from tests.engine.drafting import GREEDY, Forced, Sequential, opened, prefilled
 from tests.maker import Geometry, find, make, poke
 
-SOME = ("released-roles", "many-windows", "few-candidates", "ratio-2-4-1", "odd-dims", "no-compression")
+SOME = ("released-roles", "many-windows", "few-candidates", "ratio-2-4-1")
 """Cases run with the suite; `python -m tests.engine.draft_matrix` runs all of them, and more of each."""
 
 
@@ -231,7 +231,7 @@ def test_rings_stay_current_while_drafting_is_paused_and_the_text_stays_the_same
     events, state = turn(model, drafter, max_tokens=90)
     stats = figures(events)
     assert said(events) == known.tokens
-    assert stats.pauses and stats.pauses[0].tokens == 64 and lots.rounds > stats.pauses[0].after_tokens / 2
+    assert stats.pauses and stats.pauses[0].tokens == 64 and stats.pauses[0].after_tokens < 10
     assert stats.forwards > stats.rounds >= 3  # before the pause and again behind it
     if same_bits():
         assert known.differences(state) == []  # the draft stages' rings included
@@ -243,12 +243,12 @@ def test_rings_stay_current_while_drafting_is_paused_and_the_text_stays_the_same
 def reason(folder: Path) -> str:
     with opened(folder) as found:
         assert found.head is None and found.new_state().draft is None
-        drafter = make_drafter(found, DraftSettings())
+        drafter = make_drafter(found, DraftSettings(mode="on"))
         assert drafter is not None
         events = list(generate(
             found, found.new_state(), PROMPT, sampler=GREEDY, max_tokens=3, stop_ids=(), drafter=drafter
         ))  # fmt: skip
-        (notice,) = [event.text for event in events if isinstance(event, Notice)]
+        *_, notice = [event.text for event in events if isinstance(event, Notice)]
         stats = figures(events)
         assert notice.startswith(f"No drafts: {stats.off_reason}") and (stats.rounds, stats.drafted) == (0, 0)
         return stats.off_reason
@@ -301,9 +301,21 @@ def test_a_damaged_expert_of_the_head_ends_the_drafts_and_not_the_answer(tmp_pat
         assert damaged.head is not None
         with pytest.raises(FormatError):
             damaged.head.propose(prefilled(damaged, PROMPT)[0], 1, 5, GREEDY.draw, never)
-        events, _ = turn(damaged, make_drafter(damaged, DraftSettings()), max_tokens=6)
+        events, _ = turn(damaged, make_drafter(damaged, DraftSettings(mode="on")), max_tokens=6)
         assert said(events) == known.tokens
         assert figures(events).off_reason.startswith("the draft head failed: ")
+
+
+def test_where_rows_depend_on_each_other_drafts_are_not_made_unless_asked_for(tmp_path: Path) -> None:
+    with opened(make(tmp_path, Geometry(), seed=2), numerics="reference") as rounding:
+        assert not keeps_answers("reference")
+        drafter = make_drafter(rounding, DraftSettings())
+        assert drafter is not None and "could change the answer" in drafter.off_reason
+        events, _ = turn(rounding, drafter, max_tokens=3)
+        assert figures(events).rounds == 0
+        assert ["could change the answer" in e.text for e in events if isinstance(e, Notice)] == [True]
+        events, _ = turn(rounding, make_drafter(rounding, DraftSettings(mode="on")), max_tokens=3)
+        assert figures(events).rounds > 0
 
 
 def test_a_stop_in_the_head_is_a_stop(model: Model) -> None:
