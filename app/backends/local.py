@@ -25,7 +25,7 @@ from app.report import artesian_version
 from app.settings import Settings
 from engine.config import ModelConfig
 from engine.conversation import Conversations
-from engine.draft.drafter import make_drafter
+from engine.draft.drafter import make_drafter, wants_head
 from engine.draft.settings import DraftSettings
 from engine.errors import DamagedState, EngineError
 from engine.events import Event, Notice, PrefillProgress, TurnDone
@@ -172,7 +172,7 @@ class LocalBackend:
             numerics=self._numerics,
             index_owner=self._index_owner,
             # Without a complete head there is no room in the plan, and opening says what is missing.
-            drafts=self._draft.mode != "off" and (plan.drafting or not planned.footprint.has_draft),
+            drafts=wants_head(self._draft, self._numerics) and (plan.drafting or not planned.footprint.has_draft),
             observers=[observers.record, keeper.record],
             notices=self._notices,
             token_map_cache=self._token_map_cache,
