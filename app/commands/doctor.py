@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import psutil
 from cyclopts import Parameter
 
-from app import machine, paths
+from app import machine, on_disk, paths
 from app.errors import SettingsError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model
@@ -90,6 +90,10 @@ def gather(choice: ModelChoice, settings: Settings, settings_fault: str) -> dict
                 "model": choice.folder,
             }.items()
         },
+        "on_disk": [
+            {"path": str(kept.path), "what": kept.what, "n_files": kept.n_files, "size_bytes": kept.n_bytes}
+            for kept in on_disk.ours()
+        ],
     }
 
 
@@ -123,7 +127,16 @@ def render(data: dict[str, Any]) -> str:
     section("settings", [("problem", data["settings_problem"])] if data["settings_problem"] else lines)
     places = data["paths"].items()
     section("paths", [(name, at["path"] + ("" if at["exists"] else "  (not there)")) for name, at in places])
+    section("kept on disk", _kept_lines(data["on_disk"]))
     return table(rows)
+
+
+def _kept_lines(kept: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    lines = []
+    for one in kept:
+        files = f", {one['n_files']:,} files" if one["n_files"] != 1 else ""
+        lines += [(one["what"], f"{format_bytes(one['size_bytes'])}{files}"), ("", one["path"])]
+    return lines or [("nothing", "")]
 
 
 def _direct_lines(paths: list[dict[str, Any]]) -> list[tuple[str, str]]:
