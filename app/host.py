@@ -225,6 +225,13 @@ class Host:
         self.stop()
         self._commands.put(_Open(make_backend, self._stop))
 
+    def look(self) -> None:
+        """Leave in the mailbox how far the prompt is read, if one is: a chunk of it may take a minute."""
+        backend = self._backend
+        progress = None if backend is None else backend.reading()
+        if progress is not None:
+            self.mailbox.put(progress)
+
     def stop(self) -> None:
         """Stop what was asked for so far, a turn or the loading, within one layer's time; what is asked later runs."""
         old, self._stop = self._stop, threading.Event()

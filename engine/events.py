@@ -33,6 +33,12 @@ class PrefillProgress:
     elapsed_s: float
     reused_tokens: int = 0
     """Tokens of the prompt that a kept state holds."""
+    expert_hits: int = 0
+    """Experts asked for since the turn began that were in memory."""
+    expert_misses: int = 0
+    """Experts asked for that had to be read."""
+    drives: "tuple[DriveFigures, ...]" = ()
+    """The drives that were read since, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

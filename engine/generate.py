@@ -60,6 +60,7 @@ def generate(
 
     try:
         yield turn.progress(0)
+        model.reading = turn.reading
         done = 0
         while done < turn.to_read:
             rule: Rule = "prefill" if done < len(prompt_ids) else "decode"
@@ -68,11 +69,13 @@ def generate(
             if rule == "decode":
                 n = max_decode_rows(model.config, state.n_tokens, len(chunk), state.index_owner, state.reading)
                 chunk = chunk[:n]
+            turn.chunk = (done, len(chunk))
             result = model.forward(state, chunk, rule, should_stop=should_stop)
             state.commit(result.step)
             done += len(chunk)
             yield from _taken(model.notices)
             yield turn.progress(done)
+        model.reading = None
         turn.begin_decode()
         tokens: tuple[int, ...] = (sampler.draw(result.logits[-1], state.n_tokens),)
         position = state.n_tokens  # of the first of them
@@ -108,6 +111,7 @@ def generate(
         settle()
         yield turn.done("stopped")
     finally:
+        model.reading = None
         settle()
 
 
@@ -133,15 +137,26 @@ class _Turn:
         self._started = self._decode_started = time.monotonic()
         self._decoding = False
         self.answer_tokens = 0
+        self.chunk = (0, 0)
+        """Tokens before the chunk that is read, and those in it."""
 
     def progress(self, done_tokens: int) -> PrefillProgress:
+        figures, before = self._model.streams.figures(), self._before
         return PrefillProgress(
             done_tokens=done_tokens,
             total_tokens=self.to_read,
             reused_tokens=self._reused,
-            read_bytes=self._model.streams.read_bytes - self._before.read_bytes,
+            read_bytes=figures.read_bytes - before.read_bytes,
+            expert_hits=figures.hits - before.hits,
+            expert_misses=figures.misses - before.misses,
             elapsed_s=time.monotonic() - self._started,
+            drives=_between(self._drives_before, self._model.streams.drives()),
         )
+
+    def reading(self) -> PrefillProgress:
+        """The progress now, a chunk counted by the layers it is through: it may take a minute."""
+        done, n = self.chunk
+        return self.progress(done + n * self._model.layers_done // self._model.config.n_layers)
 
     def begin_decode(self) -> None:
         self._decode_started = time.monotonic()

@@ -24,7 +24,7 @@ from engine.draft.head import DraftHead
 from engine.draft.weights import HeadWeights, open_head
 from engine.engram import EngramFront, engram, expand_collected
 from engine.errors import PromptError, Stopped
-from engine.events import LoadProgress
+from engine.events import LoadProgress, PrefillProgress
 from engine.experts import ExpertWeights, expert_bytes
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse, mix, rms_norm, update
@@ -91,6 +91,8 @@ class Model:
         self.streams = streams
         self.clock = PhaseClock()
         """Where the time of forwards goes."""
+        self.layers_done = 0
+        """Of the forward under way: how many layers are computed. May be read from any thread."""
         self._bytes = {block.layer: _BlockBytes.of(block) for block in trunk.blocks}
         self._head_bytes = stored_bytes(trunk.head)
         self._expert_bytes = expert_bytes(config)
@@ -104,6 +106,8 @@ class Model:
         """Why there is no draft head; empty when there is one."""
         self.head = None if isinstance(head, str) else self._draft_head(head, trunk.head)
         """The draft head, if it was asked for and could be opened."""
+        self.reading: Callable[[], PrefillProgress] | None = None
+        """How far the prompt of the turn under way is read, layer by layer; None while none is. From any thread."""
 
     @classmethod
     def open(
@@ -198,6 +202,7 @@ class Model:
             if not 0 <= token < self.config.vocab_size:
                 raise PromptError(f"token id {token} is outside the vocabulary of {self.config.vocab_size:,}")
         self.clock.begin()
+        self.layers_done = 0
         step = state.begin(ids, rule)
         rows = self._front.rows(state.tokens, ids)
         with ExitStack() as undo:
@@ -226,6 +231,7 @@ class Model:
             if should_stop():
                 raise Stopped("the forward was stopped")
             layer, freq = block.layer, self._freq[config.ratio(block.layer) == 0]
+            self.layers_done = layer
             n_bytes = self._bytes[layer]
             clock.lap("other")
             if block.engram is not None:

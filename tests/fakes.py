@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
-from engine.events import DoneReason, Event, TurnDone, TurnStats
+from engine.events import DoneReason, Event, PrefillProgress, TurnDone, TurnStats
 from storage.syscalls import DioAlignment, Syscalls
 
 
@@ -46,6 +46,10 @@ class ScriptedBackend:
             model="/models/scripted", is_demo=False, fingerprint="f" * 64, numerics="exact", index_owner="published",
             kernels="scripted", version="0",
         )  # fmt: skip
+
+    def reading(self) -> PrefillProgress | None:
+        """Told by events alone."""
+        return None
 
     def warm(self, should_stop: Callable[[], bool]) -> int:
         """Nothing to warm."""

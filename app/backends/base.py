@@ -11,7 +11,7 @@ from typing import Protocol
 
 from app.progress import CountProgress
 from app.values import Effort
-from engine.events import Event, LoadProgress, Notice
+from engine.events import Event, LoadProgress, Notice, PrefillProgress
 from engine.prompt import Message
 from engine.sampler_settings import SamplerSettings
 
@@ -69,7 +69,7 @@ OpenEvent = LoadProgress | CountProgress | Notice
 
 
 class Backend(Protocol):
-    """Something that answers. Used from one thread at a time, but for `measure` and `close`."""
+    """Something that answers. Used from one thread at a time, but for `measure`, `reading` and `close`."""
 
     def measure(self, request: TurnRequest) -> PromptCost:
         """What the prompt takes; loads no weights. From any thread, also while a turn is answered.
@@ -88,6 +88,10 @@ class Backend(Protocol):
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
         """Answer; the last event is TurnDone, also when `should_stop()` ended it."""
+        ...
+
+    def reading(self) -> PrefillProgress | None:
+        """How far the prompt is read now, between two events of `generate`; None when none is. From any thread."""
         ...
 
     def warm(self, should_stop: Callable[[], bool]) -> int:

@@ -225,6 +225,12 @@ class LocalBackend:
             yield from self._taken()  # such as the drive that failed before the last one did
             raise
 
+    def reading(self) -> PrefillProgress | None:
+        """How far the prompt is read now, layer by layer; None when none is."""
+        model = self._model
+        now = None if model is None else model.reading
+        return None if now is None else now()
+
     def warm(self, should_stop: Callable[[], bool]) -> int:
         """Read the experts this user's prompts route to, hottest first, into slots no turn has used; how many.
 

@@ -40,8 +40,11 @@ DRAIN_HZ = 20
 _CHECK_SAVED_S = 3.0
 
 _TYPING_S = 0.045
-"""A drain this soon after a key is put off, and at most so many in a row: then 200 ms old text is shown all the same."""
+"""A drain this soon after a key is put off, at most so many in a row: then text 200 ms old is shown all the same."""
 _MOST_PUT_OFF = 3
+
+_LOOK_EVERY = 5
+"""Drains between two looks at how far the prompt is read."""
 
 _DRIVE_JOB_S = 2.0
 """What copying is given to end its block; a block that is cut off is only written again."""
@@ -99,6 +102,7 @@ class ArtesianApp(ThemedApp):
         self.chat = ChatScreen(session_of, transcript or store.create(), keeps_drafts=keeps_drafts)
         self._backend_factory = backend_factory
         self._n_put_off = 0
+        self._n_drains = 0
         self._is_first_run = is_first_run
 
     # life and death
@@ -154,6 +158,9 @@ class ArtesianApp(ThemedApp):
             self._n_put_off += 1
             return
         self._n_put_off = 0
+        self._n_drains += 1
+        if self.chat.conversation.running is not None and self._n_drains % _LOOK_EVERY == 0:
+            self.host.look()
         events = self.host.mailbox.take()
         for event in events:
             if isinstance(event, Opened):

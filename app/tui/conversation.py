@@ -149,7 +149,7 @@ class Conversation:
                 rows.set_progress([loading_text(event)])
             case CountProgress():
                 rows.set_progress([progress_text(event)])
-            case PrefillProgress():
+            case PrefillProgress() if not running.n_drawn:
                 rows.set_progress(reading_lines(event, rows.width))
             case Drawn():
                 self._count(running, event.n_tokens)

@@ -92,15 +92,25 @@ def reading_lines(event: PrefillProgress, width: int) -> list[str]:
     room = width - len("reading prompt   ") - len(counts) - len(after) - 6
     middle = f"   {bar(event.done_tokens, event.total_tokens, min(room, 24))}" if room >= 8 else ""
     lines = [f"reading prompt   {counts}{middle}" + (f"   {after}" if after else "")]
-    second = []
-    if event.read_bytes:
-        bytes_rate = f" at {format_bytes(event.read_bytes / event.elapsed_s)}/s" if event.elapsed_s else ""
-        second.append(f"{format_bytes(event.read_bytes)} from the drives{bytes_rate}")
+    if experts := _experts(event, width):
+        lines.append(experts)
     if event.reused_tokens:
-        second.append(f"{event.reused_tokens:,} tokens kept")
-    if second:
-        lines.append("experts          " + "   ".join(second))
+        lines.append(f"kept             {event.reused_tokens:,} tokens from before")
     return lines
+
+
+def _experts(event: PrefillProgress, width: int) -> str:
+    """Where the experts came from, and what each drive gives; as much as fits."""
+    parts = [f"{event.expert_hits:,} from memory"] if event.expert_hits or event.expert_misses else []
+    if event.read_bytes:
+        rate = f" at {format_bytes(event.read_bytes / event.elapsed_s)}/s" if event.elapsed_s else ""
+        count = f"{event.expert_misses:,} from drives, " if event.expert_misses else ""
+        parts.append(f"{count}{format_bytes(event.read_bytes)}{rate}")
+    line = "experts          " + ", ".join(parts) if parts else ""
+    if len(event.drives) > 1:
+        each = ", ".join(f"{one_line(one.drive)} {format_bytes(one.rate_bytes_s)}/s" for one in event.drives)
+        line = f"{line}   ({each})" if len(line) + len(each) + 5 <= width else line
+    return line if len(line) <= width else line[:width]
 
 
 def bar(done: float, total: float, width: int) -> str:

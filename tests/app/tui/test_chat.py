@@ -47,14 +47,17 @@ async def test_the_users_line_is_saved_before_the_first_token(tmp_path: Path) ->
 
 
 async def test_reading_the_prompt_stands_in_the_replys_place_and_goes_with_its_first_text(tmp_path: Path) -> None:
-    reading = PrefillProgress(done_tokens=1_536, total_tokens=4_212, read_bytes=35_800_000_000, elapsed_s=16.0)
+    reading = PrefillProgress(
+        done_tokens=1_536, total_tokens=4_212, read_bytes=35_800_000_000, elapsed_s=16.0, expert_hits=312,
+        expert_misses=1_904,
+    )  # fmt: skip
     async with chat(tmp_path, CueBackend([reading, None, *said("Now.")])) as (app, pilot):
         await send(pilot, "go")
         await wait_until(pilot, lambda: "reading prompt" in screen_text(app))
         text = screen_text(app)
         # 1,536 tokens in 16 s are 96 a second, so 2,676 take 28 s; 35.8 GB in 16 s are 2.24 GB/s.
         assert "1,536 of 4,212 tokens" in text and "96 tok/s" in text and "28 s left" in text
-        assert "35.8 GB from the drives at 2.24 GB/s" in text
+        assert "1,904 from drives, 35.8 GB at 2.24 GB/s" in text and "312 from memory" in text
         app_backend_cue(app)
         await wait_until(pilot, lambda: "Now." in screen_text(app))
         assert "reading prompt" not in screen_text(app)
@@ -77,10 +80,10 @@ async def test_a_finished_turn_has_its_figures_below_and_in_the_status_line(tmp_
     script = [TextDelta(text="Hi."), turn_done("stop", answer_tokens=812, **figures)]
     async with chat(tmp_path, CueBackend(script), size=(120, 24)) as (app, pilot):
         await ask(pilot, "go")
-        await wait_until(pilot, lambda: "saved" in screen_text(app))
+        await wait_until(pilot, lambda: "4,096" in screen_text(app))
         text = screen_text(app)
         assert "812 tokens in 2.0 s (406/s) | read 5 in 0.5 s (10/s), 0 reused | drives 61.0 GB, wait 40%" in text
-        assert "drive wait 40% | hit 78% | 817 tokens | saved" in text
+        assert "drive wait 40% | hit 78% | 817 of 4,096 tokens | saved" in text
 
 
 async def test_escape_stops_and_keeps_the_text_which_continue_goes_on_with(tmp_path: Path) -> None:

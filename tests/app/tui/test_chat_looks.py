@@ -49,10 +49,6 @@ Those that lie in a *slot* cost memory bandwidth alone. The others are read:
 
 THINKING = "The user asks about routing. I should name the top six, the bias and the gates, then the reads."
 
-READING = PrefillProgress(
-    done_tokens=1_536, total_tokens=4_212, read_bytes=35_800_000_000, elapsed_s=15.7, reused_tokens=1_024
-)
-
 
 def backend_for_looks(*scripts: list[Event | None]) -> CueBackend:
     """A backend whose context is the released one."""
@@ -72,6 +68,12 @@ def drive(name: str, payload: int, rate: float) -> DriveFigures:
         queue_s=1.9, rate_bytes_s=rate, n_errors=0,
     )  # fmt: skip
 
+
+READING = PrefillProgress(
+    done_tokens=1_536, total_tokens=4_212, read_bytes=35_800_000_000, elapsed_s=15.7, reused_tokens=1_024,
+    expert_hits=312, expert_misses=1_904, drives=(drive("nvme0", 20_500_000_000, 6.8e9),
+                                                  drive("nvme1", 15_300_000_000, 5.1e9)),
+)  # fmt: skip
 
 FIGURES = {
     "read_bytes": 61_000_000_000,

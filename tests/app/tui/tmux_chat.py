@@ -163,7 +163,7 @@ def look_around(chat: Chat) -> None:
     """Find in the chat, search in all chats, the plan, the palette."""
     tmux = chat.tmux
     tmux.keys("C-f")
-    tmux.wait(lambda screen: "\n find " in screen, "find line")
+    tmux.wait(lambda screen: re.search(r"^ *find$", screen, re.MULTILINE) is not None, "find line")
     tmux.type("mirror")
     tmux.wait(lambda screen: re.search(r"find +mirror +\d+ of \d+", screen) is not None, "places found")
     tmux.keys("Escape")

@@ -1,0 +1,89 @@
+"""Out of the chat: to the clipboard, to a file."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from app.paths import data_dir
+from app.transcripts.export import Form, export
+from app.tui import clipboard
+from app.tui.screens.chat_frame import ChatFrame
+from app.tui.widgets.turn import Stop
+
+
+class CopyActions(ChatFrame):
+    """Copying and exporting."""
+
+    def action_copy_reply(self) -> None:
+        """Copy the message under the cursor, or the last reply."""
+        node = self._node_at_cursor() or self._reply()
+        if node is None or not node.text:
+            self.note("There is no reply to copy yet.")
+        else:
+            self._copy(node.text, "Reply" if node.role == "assistant" else "Message")
+
+    def action_copy_code(self, argument: str = "") -> None:
+        """Copy the fence under the cursor; else the last one, or the one with that number."""
+        at = self.view.at_cursor
+        if at is not None and at[1].kind == "code" and not argument:
+            self._copy(at[1].source, "Code")
+            return
+        rows = self._rows_of_reply()
+        blocks: list[Stop] = [stop for stop in rows.stops() if stop.kind == "code"] if rows is not None else []
+        if not blocks:
+            self.note("There is no code block in this reply.")
+            return
+        number = int(argument) if argument.isascii() and argument.isdigit() else len(blocks) if not argument else 0
+        if not 1 <= number <= len(blocks):
+            self.note(f"There are {len(blocks)} code blocks; give a number from 1.")
+            return
+        self._copy(blocks[number - 1].source, "Code")
+
+    def action_copy_details(self) -> None:
+        """Copy the reply with its question and its figures."""
+        node, rows = self._reply(), self._rows_of_reply()
+        if node is None or rows is None:
+            self.note("There is no reply to copy yet.")
+            return
+        question = next((one for one in reversed(self.conversation.transcript.path(node)) if one.role == "user"), None)
+        seed = f"seed {node.runs[-1].sampling.seed}" if node.runs else ""
+        model = node.facts.model if node.facts is not None else ""
+        details = " | ".join(part for part in (rows.footer, seed, model) if part)
+        self._copy(f"> {question.text if question else ''}\n\n{node.text}\n\n{details}\n", "Reply and details")
+
+    def action_copy_chat(self) -> None:
+        """Copy the conversation."""
+        nodes = self.conversation.transcript.path()
+        text = "\n\n".join(f"> {node.text}" if node.role == "user" else node.text for node in nodes)
+        self._copy(text, "Conversation")
+
+    async def action_export(self, argument: str = "") -> None:
+        """Write the conversation to a file that is not there yet, in the form its name ends in."""
+        transcript = self.conversation.transcript
+        if transcript.head is None:
+            self.note("There is nothing to export yet.")
+            return
+        path = Path(argument or f"artesian-{transcript.id}.md").expanduser().absolute()
+        form = path.suffix.removeprefix(".")
+        if form not in ("md", "json", "html"):
+            self.note("Give a name that ends in .md, .json or .html.", "$warning")
+            return
+
+        def write() -> None:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(export(transcript, cast(Form, form)))
+
+        try:
+            await asyncio.to_thread(write)
+        except OSError as error:
+            self.note(f"{path}: {error.strerror or error}", "$error")
+            return
+        self.note(f"Written to {path}")
+
+    def _copy(self, text: str, what: str) -> None:
+        try:
+            copied = clipboard.copy(text, what, self.app.copy_to_clipboard, data_dir())
+        except OSError as error:
+            self.note(f"{what} could not be copied: {error.strerror or error}", "$error")
+            return
+        self.note(copied.said)

@@ -1,0 +1,260 @@
+"""What the chat is made of and how it is filled: heading, conversation, box, status; what the actions work on."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Static
+
+from app.backends.base import PromptCost
+from app.drafts import DraftFile
+from app.input_history import InputHistory
+from app.paths import data_dir
+from app.report import format_per_second
+from app.sanitize import one_line
+from app.transcripts.records import Node
+from app.transcripts.session import ChatSession
+from app.transcripts.transcript import Transcript
+from app.tui.conversation import Conversation
+from app.tui.figures import hit_share, wait_share
+from app.tui.flow.spans import Span
+from app.tui.widgets.find_bar import FindBar
+from app.tui.widgets.page import MUTED
+from app.tui.widgets.prompt import Prompt
+from app.tui.widgets.side_panel import LEAST_WIDTH, SidePanel
+from app.tui.widgets.status_line import Part, StatusLine
+from app.tui.widgets.transcript_view import TranscriptView
+from app.tui.widgets.turn import NoteRows, ReplyRows
+from engine.events import TurnStats
+
+if TYPE_CHECKING:
+    from app.tui.app import ArtesianApp
+
+SMALLEST = (30, 8)
+"""Columns and rows of a terminal in which there is something to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """What was asked to be measured, and what is done with the answer."""
+
+    ticket: int
+    text: str
+    """What was in the box."""
+    take: Callable[[PromptCost], None]
+
+
+class ChatFrame(Screen[None]):
+    """The widgets of the chat, and the conversation they show."""
+
+    def __init__(
+        self, session_of: Callable[[Transcript], ChatSession], transcript: Transcript, *, keeps_drafts: bool = True
+    ) -> None:
+        """`session_of` gives a conversation its defaults; `keeps_drafts` whether draft and history are on disk."""
+        super().__init__()
+        folder = data_dir() if keeps_drafts else None
+        self._session_of = session_of
+        self.conversation = Conversation(session_of(transcript))
+        self.view = TranscriptView()
+        self.prompt = Prompt(
+            history=InputHistory(folder / "input-history.jsonl" if folder else None),
+            draft=DraftFile(folder / "drafts" if folder else None),
+        )
+        self._find = FindBar()
+        self._status = StatusLine()
+        self._heading = Static(id="chat-heading", markup=False)
+        self._note = Static(id="chat-note", markup=False)
+        self._side = SidePanel()
+        self.typed_s = 0.0
+        """When the box changed last."""
+        self._model_state = ""
+        self._is_open = False
+        self._n_turns = 0
+        self._ticket = 0
+        self._priced: Priced | None = None
+        self._price_timer: Timer | None = None
+        self._context_tokens: int | None = None
+        self._editing: Node | None = None
+        self._armed: tuple[str, str] | None = None  # a dear action that was asked about, and its message
+        self._status_due = 0.0
+        self._given_back: str | None = None  # a text that could not be sent
+        self._refused: tuple[str, str] | None = None  # a text that cannot be sent, and why
+        self._left: list[Transcript] = []  # conversations whose last turn has not ended yet
+
+    @property
+    def artesian(self) -> "ArtesianApp":
+        """The app, as what it is."""
+        return cast("ArtesianApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        """Heading, conversation, find line, price, box, status."""
+        yield self._heading
+        with Horizontal(id="chat-body"):
+            with Vertical():
+                yield self.view
+                yield self._find
+                yield self._note
+                yield self.prompt
+            yield self._side
+        yield self._status
+        yield Static("This window is too small.", id="too-small")
+
+    def on_mount(self) -> None:
+        """Show what there is of the conversation."""
+        self.call_after_refresh(self._open_conversation)
+
+    async def _open_conversation(self) -> None:
+        """Show a conversation that was not shown before; laid out in a thread, as it may be long."""
+        conversation, cells = self.conversation, self.view.text_cells
+        await asyncio.to_thread(conversation.rows, cells)
+        gc.freeze()  # as after loading the model: a long conversation is tens of thousands of rows
+        if conversation is self.conversation:
+            self.reload()
+            transcript = conversation.transcript
+            if transcript.damage:
+                n_lines = len(transcript.damage)
+                self.note(f"{n_lines} line{'' if n_lines == 1 else 's'} of its file could not be read.", "$warning")
+            if transcript.read_only:
+                self.note(transcript.read_only, "$warning")
+
+    def on_resize(self) -> None:
+        """Say so when there is no room, and save rows where there are few."""
+        width, height = self.size
+        self.set_class(width < SMALLEST[0] or height < SMALLEST[1], "-too-small")
+        self.set_class(height < 16, "-low")
+        self.set_class(width >= LEAST_WIDTH, "-wide")
+        self._show_heading()
+
+    def reload(self) -> None:
+        """Show the path to the head again."""
+        conversation = self.conversation
+        rows = conversation.rows(self.view.text_cells)
+        # The blank row parts the heading from what scrolls under it.
+        cells = self.view.text_cells
+        self.view.show([NoteRows([()], cells), *rows] if rows else [NoteRows(self._welcome(), cells)])
+        self._show_heading()
+        self.show_status()
+
+    def _welcome(self) -> list[list[Span]]:
+        choice = self.artesian.choice
+        lines = [[Span("")], [Span("Artesian", "strong")], [Span("")]]
+        if choice.is_demo:
+            lines += [
+                [Span("This is the bundled demo, a tiny model that knows only Artesian's help. It is not DeepSeek.")],
+                [Span("Name the folder of a checkpoint with --model, or choose one: /model.", "faint")],
+            ]
+        else:
+            lines.append([Span(one_line(str(choice.folder)), "faint")])
+        for keys, what in (
+            ("Enter", "send; ctrl+j breaks the line"),
+            ("ctrl+p", "all actions"),
+            ("ctrl+t", "conversations"),
+            ("ctrl+g", "where the time goes"),
+            ("f1", "keys"),
+        ):
+            lines += [[Span("")]] if keys == "Enter" else []
+            lines.append([Span(keys.ljust(8), "prompt-mark"), Span(what, "faint")])
+        return lines
+
+    def _show_heading(self) -> None:
+        transcript = self.conversation.transcript
+        title = one_line(transcript.title) or "New conversation"
+        model = "demo" if self.artesian.choice.is_demo else one_line(self.artesian.choice.folder.name)
+        note = "  can only be read" if transcript.read_only else ""
+        room = max(self.size.width - len(model) - 4 - len(note), 8)
+        shown = title if len(title) <= room else title[: room - 3] + "..."
+        line = Content.assemble((shown, "bold"), (note, "$warning"), " " * max(room - len(shown), 0), "  ",
+                                (model, MUTED))  # fmt: skip
+        self._heading.update(line)
+
+    def note(self, text: str, style: str = "") -> None:
+        """Say something above the box; "" takes it away."""
+        self._note.update(Content.styled(one_line(text), style))
+        self._note.set_class(bool(text), "-shown")
+
+    def show_status(self) -> None:
+        """The line at the bottom."""
+        conversation, running = self.conversation, self.conversation.running
+        parts: list[Part] = []
+        rate = conversation.rate()
+        if running is not None and running.is_stopping:
+            parts.append(("stopping", "lead"))
+        elif rate is not None:
+            parts.append((f"{format_per_second(rate, 1).removesuffix('/s')} tok/s", "lead"))
+        elif running is not None and self._is_open:
+            parts.append(("thinking" if running.n_drawn else "reading", "lead"))
+        else:
+            parts.append((self._model_state, "lead"))
+        problem = conversation.transcript.problem
+        if problem is not None:
+            parts.append(("not saved", "warn"))
+        stats = conversation.last_stats
+        if stats is not None:
+            parts.append((f"drive wait {wait_share(stats):.0%}", "") if stats.read_bytes else ("", ""))
+            hits = hit_share(stats)
+            parts.append((f"hit {hits:.0%}", "") if hits is not None else ("", ""))
+            parts.extend((text, "") for text in _draft(stats))
+            used = stats.prompt_tokens + stats.answer_tokens + stats.thinking_tokens
+            of = f" of {self._context_tokens:,}" if self._context_tokens else ""
+            parts.append((f"{used:,}{of} tokens", ""))
+        effort = conversation.session.effort
+        parts.append((f"think {effort}" if effort is not None else "", ""))
+        if problem is None and conversation.transcript.head is not None:
+            parts.append(("read only" if conversation.transcript.read_only else "saved", ""))
+        self._status.show(parts)
+        self._side.show(self.artesian.facts, stats)
+
+    @on(TranscriptView.Aligned)
+    def _aligned(self, event: TranscriptView.Aligned) -> None:
+        """Let what is below begin in the column of the text above."""
+        event.stop()
+        left = event.left_cells - 1  # the editor has one cell of its own
+        self.prompt.styles.padding = (0, 1, 0, left)
+        self._note.styles.padding = (0, 2, 0, left + 1)
+
+    def _node_at_cursor(self) -> Node | None:
+        at = self.view.at_cursor
+        return self.conversation.transcript.node(at[0].node_id) if at is not None and at[0].node_id else None
+
+    def _message_of_user(self) -> Node | None:
+        """The message of the user at the cursor, or that its reply answers; the last one without a cursor."""
+        transcript = self.conversation.transcript
+        path = transcript.path(self._node_at_cursor() or None) if transcript.head is not None else []
+        return next((node for node in reversed(path) if node.role == "user"), None)
+
+    def _reply(self) -> Node | None:
+        """The reply at the cursor, or the last one."""
+        node = self._node_at_cursor()
+        if node is not None and node.role == "assistant":
+            return node
+        transcript = self.conversation.transcript
+        path = transcript.path() if transcript.head is not None else []
+        return next((one for one in reversed(path) if one.role == "assistant"), None)
+
+    def _rows_of_reply(self) -> ReplyRows | None:
+        node = self._reply()
+        if node is None:
+            return None
+        return next((m for m in self.view.messages if isinstance(m, ReplyRows) and m.node_id == node.id), None)
+
+    def _is_busy(self) -> bool:
+        if self.conversation.running is not None:
+            self.note("A reply is being written. Esc stops it.")
+            return True
+        return False
+
+
+def _draft(stats: TurnStats) -> list[str]:
+    """Drafts kept in a round, of those drafted; why there are none."""
+    draft = stats.draft
+    if draft is None or not draft.rounds:
+        return []
+    return [f"draft {draft.mean_accepted:.1f}/{draft.drafted / draft.rounds:.0f}"]

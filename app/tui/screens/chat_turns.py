@@ -1,0 +1,301 @@
+"""Turns on the screen: prices, sending, the engine's events, answering again, branches."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from textual import on
+
+from app.backends.base import PromptCost, TurnRequest
+from app.errors import AppError
+from app.host import HostEvent, Measured, Opened, OpenFailed, Opening, TurnFailed, Warmed, Warming
+from app.sanitize import visible
+from app.transcripts.records import Node
+from app.tui.figures import loading_text, price
+from app.tui.screens.chat_frame import ChatFrame, Priced
+from app.tui.widgets.page import MUTED
+from app.tui.widgets.prompt import Prompt
+from app.tui.widgets.turn import ReplyRows
+from engine.errors import PromptError, Stopped
+from engine.events import LoadProgress, Notice, TurnDone
+
+PRICE_AFTER_S = 0.3
+"""The draft is measured this long after the last key."""
+
+DEAR_S = 10.0
+"""Reading again that takes longer is asked about first."""
+
+STATUS_EVERY_S = 0.25
+"""The status line changes this often while a turn runs: faster is not read."""
+
+
+class TurnActions(ChatFrame):
+    """Everything that asks the engine for something, or shows what it gave."""
+
+    def take(self, events: Sequence[HostEvent]) -> None:
+        """Show what the engine did since the last call."""
+        conversation = self.conversation
+        touched = False
+        still = conversation.running.rows.n_still_rows if conversation.running is not None else 0
+        for event in events:
+            self._take_state(event)
+            running = conversation.running
+            if running is None:
+                continue
+            touched = True
+            if conversation.take(event):
+                still = 0
+                self._turn_ended(running.rows, event)
+            elif running.repeats:
+                running.repeats = False
+                self.note("The reply repeats itself. Esc stops it.", "$warning")
+        if touched:
+            self.view.changed(max(len(self.view.messages) - 1, 0), still)
+        now = time.monotonic()
+        if events and (conversation.running is None or now >= self._status_due):
+            self._status_due = now + STATUS_EVERY_S
+            self.show_status()
+
+    def _take_state(self, event: HostEvent) -> None:
+        match event:
+            case Opening():
+                self._model_state = "opening the model"
+            case LoadProgress():
+                self._model_state = loading_text(event)
+            case Opened():
+                self._is_open, self._model_state = True, "ready"
+            case OpenFailed(error=error):
+                self._is_open, self._model_state = False, "not loaded"
+                if self.conversation.running is None and not isinstance(error, Stopped):
+                    self.note(f"{error} {getattr(error, 'hint', '')}".strip(), "$error")
+            case Warming():
+                self._model_state = "warming"
+            case Warmed():
+                self._model_state = "ready"
+            case Measured():
+                self._measured(event)
+            case Notice() if self.conversation.running is None:
+                self.notify(visible(event.text), severity="warning", markup=False, timeout=12)
+            case TurnDone() | TurnFailed():
+                for transcript in self._left:
+                    transcript.close()
+                self._left.clear()
+            case _:
+                pass
+
+    def _turn_ended(self, rows: ReplyRows, event: HostEvent) -> None:
+        self.artesian.last_turn = self.conversation.last_stats
+        self.note("")
+        self._show_heading()
+        if rows.is_long:
+            self.run_worker(self._settle(rows), exit_on_error=False)
+        if isinstance(event, TurnFailed) and isinstance(event.error, PromptError) and not self.prompt.text.strip():
+            node = self._message_of_user()
+            if node is not None:  # it cannot be run as it is: back into the box, to be changed
+                self._edit(node)
+        elif self.prompt.text.strip():
+            self._price_soon()
+
+    async def _settle(self, rows: ReplyRows) -> None:
+        """Put the parts of a long reply together, aside."""
+        flows = await asyncio.to_thread(rows.settled)
+        if rows.take_settled(flows) and rows in self.view.messages:
+            self.view.changed(self.view.messages.index(rows))
+
+    def check_saved(self) -> None:
+        """Say when the conversation is not saved, and try again; show what another window has added to it."""
+        transcript = self.conversation.transcript
+        if transcript.problem is not None:
+            self.note(transcript.problem, "$warning")
+            self.run_worker(asyncio.to_thread(transcript.retry), group="retry", exclusive=True, exit_on_error=False)
+        elif transcript.read_only and transcript.refresh():
+            self.reload()
+        self.show_status()
+
+    @on(Prompt.Submitted)
+    async def _submitted(self, event: Prompt.Submitted) -> None:
+        event.stop()
+        conversation = self.conversation
+        if conversation.running is not None:
+            self._give_back(event.text, "A reply is being written. Esc stops it.")
+            return
+        if self._refused is not None and self._refused[0] == event.text:
+            self._give_back(event.text, self._refused[1])
+            return
+        editing, self._editing = self._editing, None
+        session = conversation.session
+        try:
+            if editing is not None:
+                node = await asyncio.to_thread(session.edit, editing, event.text)
+            else:
+                node = await asyncio.to_thread(session.add_user, event.text)
+        except AppError as error:
+            self._give_back(event.text, f"{error} {error.hint}".strip())
+            return
+        self._answer(node, session.request(node))
+
+    def _give_back(self, text: str, why: str) -> None:
+        """Put what could not be sent back into the box."""
+        self.prompt.restore(text)
+        self._given_back = self.prompt.text
+        self._ticket += 1  # no price that is under way takes the place of this
+        if self._price_timer is not None:
+            self._price_timer.stop()
+        self.note(why, "$warning")
+
+    def _answer(self, node: Node, request: TurnRequest) -> None:
+        """Run a turn: a reply under `node`, or more of it."""
+        self._n_turns += 1
+        self._armed = None
+        self.note("")
+        try:
+            self.conversation.begin(self.artesian.host, self._n_turns, node, request, self.view.text_cells)
+        except AppError as error:
+            self.note(f"{error} {error.hint}".strip(), "$error")
+            return
+        self.reload()
+        if self._context_tokens is None:
+            self._measure(request, lambda cost: None)
+
+    @on(Prompt.Changed)
+    def _draft_changed(self, event: Prompt.Changed) -> None:
+        event.stop()
+        self._armed = None
+        self.typed_s = time.monotonic()
+        if self._given_back is not None and event.text in (self._given_back, ""):
+            return  # what is said of it stays; the box was emptied before it was given back
+        self._given_back = None
+        if not event.text.strip() or event.text.startswith("/"):
+            self._ticket += 1
+            if self.conversation.running is None and self._editing is None:
+                self.note("")
+            return
+        self._price_soon()
+
+    def _price_soon(self) -> None:
+        if self._price_timer is not None:
+            self._price_timer.stop()
+        self._price_timer = self.set_timer(PRICE_AFTER_S, self._price_draft)
+
+    def _price_draft(self) -> None:
+        text, editing = self.prompt.text, self._editing
+        if not text.strip():
+            return
+        transcript = self.conversation.transcript
+        parent = transcript.head
+        if editing is not None:
+            parent = transcript.node(editing.parent) if editing.parent is not None else None
+        what = "edited: " if editing is not None else ""
+        self._measure(self.conversation.draft_request(text, parent), lambda cost: self._show_price(cost, what))
+
+    def _show_price(self, cost: PromptCost, what: str) -> None:
+        state = "warm" if cost.reused_tokens else "cold" if self._is_open else "the model is not loaded yet"
+        self.note(f"{price(cost, what=what)} | {state}", MUTED)
+
+    def _measure(self, request: TurnRequest, take: Callable[[PromptCost], None]) -> None:
+        self._ticket += 1
+        self._priced = Priced(self._ticket, self.prompt.text, take)
+        self.artesian.host.measure(self._ticket, request)
+
+    def _measured(self, event: Measured) -> None:
+        if event.cost is not None:
+            self._context_tokens = event.cost.context_tokens
+        priced = self._priced
+        if priced is None or event.ticket != priced.ticket or event.ticket != self._ticket:
+            return
+        self._priced = None
+        if event.cost is None:
+            why = f"{event.error} {getattr(event.error, 'hint', '')}".strip()
+            self._refused = (priced.text, why)
+            self.note(why, "$warning")
+            return
+        self._refused = None
+        priced.take(event.cost)
+
+    def _dear(self, action: str, node: Node, request: TurnRequest, what: str) -> None:
+        """Run a turn that reads again, at once if that is quick, else when it is asked for a second time."""
+        if self._armed == (action, node.id):
+            self._answer(node, request)
+            return
+
+        def priced(cost: PromptCost) -> None:
+            if self.conversation.running is not None:
+                return
+            if cost.expected_s is None or cost.expected_s < DEAR_S:
+                self._answer(node, request)
+                return
+            self._armed = (action, node.id)
+            self.note(f"{what}: {price(cost)}. The same key again does it.", "$warning")
+
+        self._measure(request, priced)
+
+    def action_continue_reply(self) -> None:
+        """Go on with the last reply."""
+        node = self.conversation.transcript.head
+        if self._is_busy():
+            return
+        if node is None:
+            self.note("There is no reply to go on with.")
+            return
+        if node.role != "assistant" or not (node.ids or node.text):
+            self.action_regenerate()
+            return
+        if node.status == "complete":
+            self.note("The reply is complete.")
+            return
+        self._dear("continue", node, self.conversation.session.continue_request(node), "Go on")
+
+    def action_regenerate(self) -> None:
+        """Answer a message once more."""
+        if self._is_busy():
+            return
+        node = self._message_of_user()
+        if node is None:
+            self.note("There is nothing to answer yet.")
+            return
+        self._dear("regenerate", node, self.conversation.session.request(node), "Answer again")
+
+    def action_edit(self) -> None:
+        """Put a message into the box, to be sent as a sibling."""
+        node = self._message_of_user()
+        if self._is_busy():
+            return
+        if node is None:
+            self.note("There is no message to edit.")
+            return
+        self._edit(node)
+        self.note("Editing: Enter sends it as a branch, Esc leaves it.")
+
+    def _edit(self, node: Node) -> None:
+        self._editing = node
+        self.view.leave_cursor()
+        self.prompt.set_text(node.text)
+        self.set_focus(self.prompt.editor)
+
+    def action_previous_sibling(self) -> None:
+        """Show the branch before."""
+        self._walk(-1)
+
+    def action_next_sibling(self) -> None:
+        """Show the branch after."""
+        self._walk(1)
+
+    def _walk(self, step: int) -> None:
+        if self._is_busy():
+            return
+        transcript = self.conversation.transcript
+        nodes = transcript.path()
+        here = self._node_at_cursor()
+        candidates = [here] if here is not None else list(reversed(nodes))
+        node = next((one for one in candidates if len(transcript.siblings(one)) > 1), None)
+        if node is None:
+            self.note("There is no other branch here.")
+            return
+        siblings = transcript.siblings(node)
+        index = [one.id for one in siblings].index(node.id) + step
+        if not 0 <= index < len(siblings):
+            self.note(f"This is the {'first' if step < 0 else 'last'} of {len(siblings)}.")
+            return
+        transcript.select(siblings[index])
+        self.reload()
+        self.note(f"Branch {index + 1} of {len(siblings)}.")
