@@ -94,7 +94,10 @@ class ModelScreen(PanelScreen):
         n_found = len(self._found)
         said = f"{n_found} checkpoint{'' if n_found == 1 else 's'} found." if is_done else "Looking for checkpoints..."
         if is_done and not n_found:
-            said = "No checkpoint was found in the settings, the hub's cache, ~/models or the drives. f names a folder."
+            said = (
+                "No checkpoint of DeepSeek-V4.1-Flash was found in the settings, the hub's cache, ~/models or on the "
+                "drives. f names a folder that holds one; until then the demo answers."
+            )
         self.query_one(".panel-note", Static).update(said)
 
     @on(OptionList.OptionSelected)
@@ -107,10 +110,11 @@ class ModelScreen(PanelScreen):
         at = self.query_one(OptionList).highlighted
         if at is None:
             return
-        if at < len(self._found):
-            self._use(self._found[at].folder)
+        folder = self._found[at].folder if at < len(self._found) else None
+        if _same(folder or paths.demo_folder(), context(self.app).choice):
+            self.dismiss()  # it is loaded, and stays what it is named by
         else:
-            self._use(None)
+            self._use(folder)
 
     def action_name_folder(self) -> None:
         """Ask for a folder, and judge it."""

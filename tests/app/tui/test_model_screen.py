@@ -53,9 +53,9 @@ async def test_a_model_is_used_now_and_from_now_on(models: Path) -> None:
 
 
 async def test_the_demo_is_gone_back_to(models: Path) -> None:
-    app = Stage(screen=ModelScreen(places=[models]))
     paths.settings_file().parent.mkdir(parents=True)
     paths.settings_file().write_text(f'model = "{models}"\ntop_k = 3\n')
+    app = Stage(screen=ModelScreen(places=[models]), settings=load_settings(paths.settings_file()))
     async with app.run_test(size=(80, 24)) as pilot:
         await _looked(pilot, app, "1 checkpoint found.")
         await pilot.press("end", "enter")
@@ -64,10 +64,19 @@ async def test_the_demo_is_gone_back_to(models: Path) -> None:
         assert app.choice.is_demo and settings.model is None and settings.top_k == 3
 
 
+async def test_what_is_in_use_is_not_loaded_again(models: Path) -> None:
+    app = Stage(screen=ModelScreen(places=[models]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _looked(pilot, app, "1 checkpoint found.")
+        await pilot.press("end", "enter")
+        await wait_until(pilot, lambda: not isinstance(app.screen, ModelScreen))
+        assert not app.opened and not paths.settings_file().exists()
+
+
 async def test_nothing_found_says_where_it_looked_and_another_folder_can_be_named(models: Path, tmp_path: Path) -> None:
     app = Stage(screen=ModelScreen(places=[tmp_path / "empty"]))
     async with app.run_test(size=(80, 24)) as pilot:
-        await _looked(pilot, app, "No checkpoint was found")
+        await _looked(pilot, app, "No checkpoint of DeepSeek-V4.1-Flash was found")
         await pilot.press("f")
         await wait_until(pilot, lambda: isinstance(app.screen, AskScreen))
         app.screen.query_one(Input).value = str(tmp_path / "nowhere")
