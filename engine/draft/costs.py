@@ -7,6 +7,9 @@ count more. Seconds in, seconds out; knows nothing of acceptance.
 _HALF_LIFE = 8
 """Measurements after which one counts half."""
 
+_HALF_LIFE_TOKENS = 64
+"""Tokens after which a plain token's price counts half: a cache that warms makes early ones far too dear."""
+
 _OUTLIER = 4.0
 """A measurement counts at most this many times the mean: one page fault of the machine is not a price."""
 
@@ -21,9 +24,9 @@ class _Mean:
         self._total = self._weight = 0.0
         self.n = 0
 
-    def add(self, value: float) -> None:
-        """One more measurement."""
-        keep = 0.5 ** (1 / _HALF_LIFE)
+    def add(self, value: float, age_tokens: int = 0) -> None:
+        """One more measurement, so many tokens after the last."""
+        keep = 0.5 ** (1 / _HALF_LIFE + age_tokens / _HALF_LIFE_TOKENS)
         capped = value if self.n < 2 else min(value, _OUTLIER * self.value)
         self._total, self._weight = self._total * keep + capped, self._weight * keep + 1
         self.n += 1
@@ -43,9 +46,9 @@ class Costs:
         self._drafts = _Mean()
         self._verify = _Mean()
 
-    def add_plain(self, seconds: float) -> None:
-        """A forward of one token took so long."""
-        self._plain.add(seconds)
+    def add_plain(self, seconds: float, age_tokens: int = 0) -> None:
+        """A forward of one token took so long, `age_tokens` after the last that was measured."""
+        self._plain.add(seconds, age_tokens)
 
     def add_proposal(self, seconds: float) -> None:
         """The draft head took so long."""

@@ -27,13 +27,16 @@ _FIRST_DRAFTS = 2
 """Most drafts of a round until one of so many was right from end to end, at the start and after a pause."""
 
 _PRICES_WANTED = 2
-"""Measurements of a plain token that a round without a right draft asks for, before it can be judged."""
+"""Measurements of a plain token that the first rounds with a wrong draft ask for, before drafting can be judged."""
 
-_FIRST_PRICE_TOKENS = 32
-_FRESH_PRICE_TOKENS = 256
-"""Tokens in which the price of a plain token is measured once, so that the guard has something to compare with."""
+_PRICE_TOKENS = 32
+_LONGEST_PRICE_TOKENS = 256
+"""The price of a plain token is measured once in so many tokens, so that the guard has something to compare with: often
+at first, and where drafting seems to lose.
+"""
 
-_DOUBTED_PRICE_TOKENS = 32
+_STALLED = 3.0
+"""A round is held against drafting for at most this many times its usual price: the rest is the machine's doing."""
 
 
 class Drafter:
@@ -113,13 +116,16 @@ class Drafter:
         if self._source is None:
             return
         self._priced_ago += n_tokens
+        seconds = now - self._began
+        if self._costs.n_plain:
+            seconds = min(seconds, _STALLED * self._costs.round_s(n_drafts))
         if proposal is None or not proposal.ids:
-            self._costs.add_plain(now - self._proposed)
+            self._costs.add_plain(now - self._proposed, self._priced_ago - n_tokens)
             self._priced_ago, self._wants_price = 0, False
         else:
             self._costs.add_verified(len(proposal.ids), now - self._proposed)
             self._calibration.learn(proposal.confidence[:n_drafts], verified.n_right)
-            self._wants_price = verified.n_right == 0 and self._costs.n_plain < _PRICES_WANTED
+            self._wants_price = verified.n_right < n_drafts and self._costs.n_plain < _PRICES_WANTED
             if verified.n_right == len(proposal.ids) == self._cap:
                 self._cap = self._most
         if proposal is None:
@@ -128,7 +134,7 @@ class Drafter:
         self._tally.round(n_drafts, verified.n_right, self._proposed - self._began, now - self._proposed)
         if self._always:
             return
-        pause = self._guard.round(n_drafts, verified.n_right, n_tokens, now - self._began, self._costs.plain_s)
+        pause = self._guard.round(n_drafts, verified.n_right, n_tokens, seconds, self._costs.plain_s)
         if pause is not None:
             self._tally.pause(pause)
             self._cap = min(_FIRST_DRAFTS, self._most)
@@ -137,9 +143,10 @@ class Drafter:
         """Whether the next token is decoded by itself: while paused, and now and then for its price."""
         if self._guard.paused or self._wants_price:
             return True
-        if not self._costs.n_plain:
-            return self._priced_ago >= _FIRST_PRICE_TOKENS
-        return self._priced_ago >= (_DOUBTED_PRICE_TOKENS if self._guard.in_doubt else _FRESH_PRICE_TOKENS)
+        interval = _PRICE_TOKENS
+        if not self._guard.in_doubt:
+            interval = min(_PRICE_TOKENS << min(self._costs.n_plain, 8), _LONGEST_PRICE_TOKENS)
+        return self._priced_ago >= interval
 
     def _worth_verifying(self, proposal: Proposal, room: int) -> int:
         """How many drafts give the most tokens a second, by the chances of each and what verifying costs."""

@@ -1,7 +1,7 @@
 """Drafting against the clock, cold from the drive: a head that agrees, and one that never does.
 
-Usage: python -m tests.engine.draft_timing [--head knows|wrong] [--tokens N] [--pairs N] [FOLDER]     (FOLDER on the
-drive to be read)
+Usage: python -m tests.engine.draft_timing [--head knows|wrong] [--width N] [--tokens N] [--pairs N] [FOLDER]
+(FOLDER on the drive to be read)
 
 Both checkpoints have the same trunk: whatever it reads, it says the successor of the last token in one long cycle, and
 every token routes to experts of its own. The head of the one knows the successors by its bigram pair; that of the other
@@ -132,6 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", help="where the checkpoints are made")
     parser.add_argument("--head", choices=("knows", "wrong"), default="knows")
+    parser.add_argument("--width", type=int, default=WIDE.dim, help="of the model and of its experts")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
@@ -140,7 +141,8 @@ def main() -> int:
     if knows:
         ways["always 5"] = DraftSettings(mode="on")
     with tempfile.TemporaryDirectory(dir=options.folder) as root:
-        medians = compare(cycling(Path(root), head_knows=knows), ways, options.tokens, options.pairs)
+        geometry = replace(WIDE, dim=options.width, moe_inter_dim=options.width)
+        medians = compare(cycling(Path(root), head_knows=knows, geometry=geometry), ways, options.tokens, options.pairs)
     ratio = medians["auto"] / medians["off"]
     print(f"with drafts a token takes {ratio:.3f} times as long as without")
     return int(ratio >= (1.0 if knows else 1.03))
