@@ -406,7 +406,6 @@ class TranscriptView(ScrollView, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Follow the end again once the user is back there."""
         super().watch_scroll_y(old_value, new_value)
-        self.vertical_scrollbar.position = new_value  # also of one that only appears with the next layout
         if new_value != old_value:
             self._note_scroll(new_value)
 

@@ -120,6 +120,7 @@ async def chat(
     try:
         async with app.run_test(size=size) as pilot:
             await wait_until(pilot, lambda: app.screen is app.chat and bool(app.chat.view.messages))
+            app.chat.prompt.editor.cursor_blink = False
             yield app, pilot
     finally:
         app.close()

@@ -59,7 +59,10 @@ def backend_for_looks(*scripts: list[Event | None]) -> CueBackend:
 
 def is_settled(app: ArtesianApp) -> bool:
     """Whether everything that comes by itself is on the screen."""
-    return "65,536 tokens" in screen_text(app)
+    bar, view = app.chat.view.vertical_scrollbar, app.chat.view
+    return "65,536 tokens" in screen_text(app) and (
+        (bar.window_virtual_size, bar.position) == (view.virtual_size.height, view.scroll_y)
+    )
 
 
 def drive(name: str, payload: int, rate: float) -> DriveFigures:

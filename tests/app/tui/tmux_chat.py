@@ -180,7 +180,7 @@ def look_around(chat: Chat) -> None:
     tmux.wait_for("Conversations")
     tmux.keys("C-f")
     tmux.type("python")
-    tmux.wait_for("Some code")
+    tmux.wait_for("2 places")
     tmux.keys("Enter")
     tmux.wait_for("print('slot')")
 
