@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from app.transcripts.records import TranscriptInfo
     from app.transcripts.search import Hit
 
+_MOST_TITLE = 300
+"""Characters of a title that are shown; files from elsewhere may have a book for one."""
 SEARCH_AFTER_S = 0.15
 """A search begins this long after the last key."""
 
@@ -124,7 +126,7 @@ class TranscriptsScreen(PanelScreen):
 
     def action_search_transcripts(self) -> None:
         """Go to the search box."""
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(Input))  # at once: the keys that follow are for it
 
     def action_close(self) -> None:
         """From the search box to the list, without a search first; from the list to the chat."""
@@ -236,7 +238,7 @@ def _entry(item: Listed) -> Content:
     if item.n_hits > 1:
         facts.append(f"{item.n_hits:,} places")
     lines = [
-        Content(f"{one_line(info.title) or 'no title'}"),
+        Content(one_line(info.title[:_MOST_TITLE]) or "no title"),
         Content.styled(f"  {' | '.join(facts)}", MUTED),
     ]
     if item.snippet:

@@ -59,6 +59,10 @@ class Tmux:
         """What stands on the screen."""
         return self._do("capture-pane", "-p")
 
+    def cursor_row(self) -> int:
+        """Where the terminal's cursor is, counted from 0: a program moves it to where text is entered."""
+        return int(self._do("display-message", "-p", "#{cursor_y}"))
+
     def pid(self) -> int:
         """Of the shell."""
         return int(self._do("display-message", "-p", "#{pane_pid}"))

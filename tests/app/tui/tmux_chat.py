@@ -179,6 +179,7 @@ def look_around(chat: Chat) -> None:
     tmux.keys("C-t")
     tmux.wait_for("Conversations")
     tmux.keys("C-f")
+    tmux.wait(lambda _: tmux.cursor_row() == 1, "cursor in the search box")
     tmux.type("python")
     tmux.wait_for("2 places")
     tmux.keys("Enter")
