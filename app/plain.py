@@ -142,6 +142,8 @@ class PlainChat:
         self._n_turns += 1
         sink = TextSink(shows_thinking=self.shows_thinking)
         began_thinking = False
+        if not self._is_open():
+            self.tell("the model is being loaded")
         with StopKey() as stop:
             turn = Turn(number=self._n_turns, request=request, sink=writer, states=self.session.states)
             self._host.submit(turn)
@@ -188,6 +190,12 @@ class PlainChat:
             case OpenFailed() | Measured() | _:
                 pass  # a turn that cannot be run says so itself
         return False
+
+    def _is_open(self) -> bool:
+        """Whether the model was opened, as far as the engine has said by now."""
+        for event in self._host.mailbox.take():
+            self._take(event)
+        return self.facts is not None
 
     def _finish(self, event: HostEvent) -> None:
         if isinstance(event, TurnDone):

@@ -149,6 +149,9 @@ class Commands:
         node = self._reply()
         if node.status not in ("stopped", "cut", "failed"):
             raise UsageError("the last reply is complete", hint="/regenerate answers again.")
+        if not (node.text or node.thinking or node.ids):  # it ended before its first token, so it begins now
+            self.do_regenerate("")
+            return
         self._chat.answer(node, self._chat.session.continue_request(node))
 
     def do_regenerate(self, _: str) -> None:

@@ -149,6 +149,15 @@ def test_a_stopped_reply_goes_on_under_itself(chat: Run, tmp_path: Path) -> None
         assert [node.text for node in transcript.path()] == ["a", "more more "]
 
 
+def test_a_reply_that_never_began_is_begun_by_going_on(chat: Run, tmp_path: Path) -> None:
+    never = ScriptedBackend([turn_done("stopped", answer_tokens=0)])
+    assert chat("a", "/continue", use=never) is ExitCode.STOPPED
+    (info,) = (store := TranscriptStore(tmp_path / "transcripts")).list()
+    with store.open(info.id) as transcript:
+        (question,) = transcript.children(None)
+        assert [node.role for node in transcript.children(question)] == ["assistant", "assistant"]
+
+
 def test_edit_makes_a_branch_and_branches_can_be_walked(
     chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

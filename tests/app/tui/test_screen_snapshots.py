@@ -8,6 +8,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import OptionList
 
+from app.actions import ACTIONS
 from app.settings import Settings
 from app.transcripts.store import TranscriptStore
 from app.tui.palette import Palette
@@ -58,8 +59,7 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _show(app: Stage, size: tuple[int, int], name: str, ready: Callable[[Pilot[int]], bool]) -> None:
     async with app.run_test(size=size) as pilot:
         await wait_until(pilot, lambda: ready(pilot))
-        await pilot.pause(0.05)
-        await wait_until(pilot, lambda: ready(pilot))
+        await pilot.pause()  # what `ready` saw is painted
         check(app, name)
 
 
@@ -179,8 +179,9 @@ async def test_the_palette() -> None:
     async with app.run_test(size=NORMAL) as pilot:
         app.push_screen(Palette())
         await wait_until(pilot, lambda: bool(app.screen.query(OptionList)))
-        await wait_until(pilot, lambda: app.screen.query(OptionList).first().option_count > 10)
-        await pilot.pause(0.2)
+        n_offered = sum(a.in_palette and a.scope in ("global", "chat", "turn") for a in ACTIONS)
+        await wait_until(pilot, lambda: app.screen.query(OptionList).first().option_count == n_offered)
+        await wait_until(pilot, lambda: not app.screen.query("LoadingIndicator.--visible"))
         check(app, "palette")
 
 

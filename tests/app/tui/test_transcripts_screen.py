@@ -54,6 +54,19 @@ async def test_all_are_listed_newest_first_and_shown_harmlessly(tmp_path: Path) 
         assert facts.strip().startswith(f"{when} | 1 message | ")
 
 
+async def test_a_title_as_long_as_a_book_and_a_flood_of_accents_are_shown_in_two_lines(tmp_path: Path) -> None:
+    store = make_store(tmp_path, ("a", "b"))
+    first, second = store.list()
+    store.rename(first.id, "x" * 1_000_000)
+    store.rename(second.id, "e" + "\u0301" * 10_000)
+    app = Stage(screen=TranscriptsScreen(), store=store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _open(pilot, app, 2)
+        options = app.screen.query_one(OptionList)
+        assert options.virtual_size.height == 4, "a title and its facts each"
+        assert all(len(title) <= 300 for title in _shown(app))
+
+
 async def test_typing_searches_and_shows_where(tmp_path: Path) -> None:
     app = Stage(screen=TranscriptsScreen(), store=make_store(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
