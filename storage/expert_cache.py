@@ -143,9 +143,10 @@ class ExpertCache(Generic[T]):
     ) -> Generator[Wave[T], None, None]:
         """The experts a step of `layer` needs, each once, in waves; reads for the next are in flight while one is used.
 
-        Experts asked for first are preferred when not all can stay. A decode step that fits into the slots is one wave.
-        Asking for another request ends an unfinished one; closing the generator takes back the reads that have not
-        begun. So does what `check` raises, which is looked at while reads are waited for.
+        Experts asked for first are preferred when not all can stay. A decode step that fits into the slots is at
+        most two waves: what is in memory, and what is not. Asking for another request ends an unfinished one; closing
+        the generator takes back the reads that have not begun. So does what `check` raises, which is looked at while
+        reads are waited for.
 
         Raises: StorageError when a read failed on every replica. The slots stay usable, and the next request reads
         again.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storage.trace import Request
-from storage.waves import ExpertSlots
+from storage.waves import ExpertSlots, WavePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,16 @@ def replay(
         count[0] += request.step != last_step
         count[1] += len(request.experts)
         plan = slots.plan(request.layer, request.experts, request.phase)
-        while (wave := plan.take()) is not None:
-            count[2] += len(wave.missing)
-            for _, (table, slot) in wave.missing:
-                table.fill(slot)
-            wave.release()
+        in_use: list[WavePlan] = []
+        while (wave := plan.take()) is not None or in_use:
+            if wave is not None:
+                count[2] += len(wave.missing)
+                for _, (table, slot) in wave.missing:
+                    table.fill(slot)
+                in_use.append(wave)
+            # What a decode step found stays in use while the rest is reserved, as far as there is room for both.
+            while in_use and (len(in_use) > 1 or wave is None or request.phase == "prefill"):
+                in_use.pop(0).release()
         last_step = request.step
     return ReplayResult(
         policy=policy,

@@ -59,10 +59,12 @@ class WavePlan:
 class StepPlan:
     """A layer's request on its way through the slots.
 
-    A decode request that fits is one wave. A prefill request is cut into small ones, so that reads for the next are in
-    flight while one is multiplied. A prefill that asks for more experts than the layer has slots is a scan: it stamps
-    nothing, and goes through free slots, then `spare`, then a few slots of the layer, leaving what decoding wants in
-    place.
+    What is resident is a wave of its own, and is multiplied while the rest is read: decode steps with half their
+    experts in memory waited 97 ms instead of 134 and took 0.97 of the time (4 released layers, medians of 40 pairs).
+    The rest of a decode request that fits is one wave. That of a prefill is cut into small ones, so that reads for the
+    next are in flight while one is multiplied. A prefill that asks for more experts than the layer has slots is a scan:
+    it stamps nothing, and goes through free slots, then `spare`, then a few slots of the layer, leaving what decoding
+    wants in place.
 
     Args:
         own: The layer's slots.
@@ -85,7 +87,6 @@ class StepPlan:
         self._todo = deque(ExpertId(layer, expert) for expert in dict.fromkeys(experts))
         self._scan = phase == "prefill" and len(self._todo) > own.n_slots
         self._limit = wave_experts if phase == "prefill" else len(self._todo)
-        self._apart = phase == "prefill"
         self._looked = False
 
     @property
@@ -99,7 +100,7 @@ class StepPlan:
         if not self._looked:
             self._looked = True
             self._take_resident(wave)
-            if self._apart and len(wave):
+            if len(wave):
                 return wave
         while self._todo and len(wave.missing) < self._limit:
             place = self._reserve(self._todo[0])

@@ -77,11 +77,11 @@ class Rig:
         return {expert for expert in range(16) if self.cache._slots.tables[layer].is_ready(ExpertId(layer, expert))}
 
 
-def test_a_decode_step_that_fits_is_one_wave_and_is_read_once() -> None:
+def test_a_decode_step_that_fits_is_what_is_there_then_what_is_read_once() -> None:
     rig = Rig(6)
     assert rig.step(0, [3, 1, 4, 1, 5, 9]) == [[3, 1, 4, 5, 9]]
     assert len(rig.reader.tickets) == 5
-    assert rig.step(0, [9, 5, 2]) == [[9, 5, 2]]
+    assert rig.step(0, [2, 9, 5]) == [[9, 5], [2]]
     assert len(rig.reader.tickets) == 6
     total = rig.cache.stats().total
     assert (total.n_hits, total.n_misses, total.n_evictions) == (2, 6, 0)
@@ -115,6 +115,15 @@ def test_a_wave_larger_than_the_layer_uses_lent_slots() -> None:
     assert len(rig.step(0, [0, 1, 2, 3, 4, 5])) == 1
     assert rig.notices == []
     assert len(rig.step(1, [0, 1, 2, 3, 4, 5])) == 1
+
+
+def test_a_decode_step_reads_what_is_missing_while_what_is_there_is_used() -> None:
+    rig = Rig(4)
+    rig.step(0, [0, 1])
+    waves = rig.cache.waves(0, [2, 0, 3], phase="decode")
+    assert rig.check(0, next(waves)) == [0]
+    assert [ticket.done for ticket in rig.reader.tickets[2:]] == [False, False]
+    assert rig.check(0, next(waves)) == [2, 3]
 
 
 def test_prefill_hands_out_what_is_there_while_the_rest_is_read() -> None:
