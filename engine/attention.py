@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.hyper import rms_norm
+from engine.hyper import normed
 from engine.indexer import index_keys, select
-from engine.kernels import native
 from engine.numerics import Numerics
 from engine.phases import PhaseClock
-from engine.rotary import rotate
+from engine.rotary import rotated
 from engine.state import State, Step
 from engine.weights import AttentionWeights, CompressorWeights, stored_bytes
 
@@ -52,8 +51,8 @@ def attention(
         assert step.selection is not None, "verified configs put an index source before every reader"
         selection = step.selection
         latents = state.sources[step.kv_source].latents.upto((step.start + step.n_rows) // ratio)
-    kernels = native()
-    if kernels is not None and numerics.name == "exact":
+    kernels = numerics.native()
+    if kernels is not None:
         out = kernels.attend(query, window, config.window_size, latents, selection, weights.sink)
         return project_out(out, weights, step.positions, config, freq, numerics)
     n_keys = config.window_size + (selection.shape[1] if selection is not None else 0)
@@ -70,11 +69,11 @@ def queries(
 ) -> tuple[Tensor, Tensor]:
     """The low-rank query [T, Rq], which the indexer shares, and the rotated heads [T, H, hd]."""
     low_rank = numerics.value(numerics.product(numerics.operand(x), weights.wq_a))
-    low_rank = numerics.value(rms_norm(low_rank, weights.q_norm, config.norm_eps))
+    low_rank = normed(low_rank, weights.q_norm, config.norm_eps, numerics)
     heads = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b)).view(
         -1, config.n_heads, config.head_dim
     )
-    return low_rank, numerics.value(rotate(heads, positions, freq))
+    return low_rank, rotated(heads, positions, freq, numerics)
 
 
 def window_keys(
@@ -82,8 +81,8 @@ def window_keys(
 ) -> Tensor:
     """One rotated key (and value) per position: [T, hd]."""
     keys = numerics.value(numerics.product(numerics.operand(x), weights.wkv))
-    keys = numerics.value(rms_norm(keys, weights.kv_norm, config.norm_eps))
-    return numerics.window_kv(numerics.value(rotate(keys, positions, freq)))
+    keys = normed(keys, weights.kv_norm, config.norm_eps, numerics)
+    return numerics.window_kv(rotated(keys, positions, freq, numerics))
 
 
 def _compress(
@@ -107,11 +106,11 @@ def _compress(
         latents = numerics.value((values * _softmax(gates)).sum(1))  # [G, hd]
     if latents.shape[0] == 0:
         return
-    latents = numerics.value(rms_norm(latents, weights.norm, config.norm_eps))
+    latents = normed(latents, weights.norm, config.norm_eps, numerics)
     first = step.start // ratio
     positions = (first + torch.arange(latents.shape[0])) * ratio  # of each group's first token
     cache.keys.write(first, index_keys(latents, positions, weights, config, freq, numerics))
-    cache.latents.write(first, numerics.compressed_kv(numerics.value(rotate(latents, positions, freq))))
+    cache.latents.write(first, numerics.compressed_kv(rotated(latents, positions, freq, numerics)))
 
 
 def _softmax(gates: Tensor) -> Tensor:
@@ -172,6 +171,6 @@ def project_out(
 
     `wo_a` is block diagonal: group g of consecutive heads meets rows g*Ro .. g*Ro+Ro-1.
     """
-    out = numerics.value(rotate(out, positions, freq, back=True)).flatten(1)  # [T, H*hd]
+    out = rotated(out, positions, freq, numerics, back=True).flatten(1)  # [T, H*hd]
     middle = numerics.value(numerics.grouped(out, weights.wo_a, config.o_groups))
     return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b))

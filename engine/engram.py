@@ -78,6 +78,10 @@ def engram(h: Tensor, rows: Tensor, weights: EngramWeights, config: ModelConfig,
     """
     m, d = config.hc_mult, config.dim
     projected = numerics.value(numerics.product(numerics.operand(rows), weights.wkv))  # [T, (m+1)*D]
+    kernels = numerics.native()
+    if kernels is not None:
+        weight = weights.q_weight * weights.k_weight
+        return kernels.engram(h.contiguous(), projected, weight, config.norm_eps)
     key, value = projected[:, : m * d].view(-1, m, d), projected[:, m * d :]
     dot = (h * weights.q_weight * weights.k_weight * key).sum(-1, keepdim=True)
     dot = dot * rms(h, config.norm_eps) * rms(key, config.norm_eps) * d**-0.5  # [T, m, 1]

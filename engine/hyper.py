@@ -33,6 +33,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * rms(x, eps) * weight
 
 
+def normed(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
+    """`rms_norm` as a value of the forward. Shapes: x [..., W]; weight [W]."""
+    kernels = numerics.native()
+    if kernels is not None:
+        return kernels.norm(x.contiguous(), weight, eps)
+    return numerics.value(rms_norm(x, weight, eps))
+
+
 def mix(h: Tensor, weights: MixWeights, config: ModelConfig, numerics: Numerics = EXACT) -> Mix:
     """The three coefficient sets of a half block, from the stream as it enters; all float32.
 
@@ -41,6 +49,10 @@ def mix(h: Tensor, weights: MixWeights, config: ModelConfig, numerics: Numerics 
     Source: spec/architecture section 7.
     """
     m, eps = config.hc_mult, config.hc_eps
+    kernels = numerics.native()
+    if kernels is not None:
+        rounds = config.hc_sinkhorn_iters
+        return Mix(*kernels.mix(h.contiguous(), weights.fn, weights.base, weights.scale, config.norm_eps, eps, rounds))
     flat = h.flatten(1)  # [T, m*D] copy-major
     product = numerics.product(flat, Matrix(kind="plain", weight=weights.fn, scale=None))
     z = product * rms(flat, config.norm_eps)  # [T, (2+m)*m]
@@ -61,10 +73,24 @@ def mix(h: Tensor, weights: MixWeights, config: ModelConfig, numerics: Numerics 
 
 def collapse(h: Tensor, pre: Tensor, numerics: Numerics) -> Tensor:
     """sum over copies of pre[c] * h[c]. Shapes: h [T, m, D]; pre [T, m]; result [T, D]."""
+    kernels = numerics.native()
+    if kernels is not None:
+        return kernels.collapse(h.contiguous(), pre.contiguous(), None, 0.0)
     total = pre[:, :1] * h[:, 0]
     for copy in range(1, h.shape[1]):
         total = total + pre[:, copy : copy + 1] * h[:, copy]
     return numerics.value(total)
+
+
+def collapse_normed(h: Tensor, pre: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
+    """`collapse`, then `normed`: what a half block works on.
+
+    Shapes: h [T, m, D]; pre [T, m]; weight [D]; result [T, D].
+    """
+    kernels = numerics.native()
+    if kernels is not None:
+        return kernels.collapse(h.contiguous(), pre.contiguous(), weight, eps)
+    return normed(collapse(h, pre, numerics), weight, eps, numerics)
 
 
 def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics) -> Tensor:
@@ -74,6 +100,9 @@ def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics) -> Tenso
     bfloat16 stream differently often enough to be seen (of 130 golden prompt positions 42 instead of 129 then agree to
     the last bit).
     """
+    kernels = numerics.native()
+    if kernels is not None:
+        return kernels.update(h.contiguous(), y.contiguous(), coefficients.post, coefficients.comb)
     mixed = coefficients.comb[:, 0].unsqueeze(-1) * h[:, :1]  # [T, m, D]
     for copy in range(1, h.shape[1]):
         mixed = mixed + coefficients.comb[:, copy].unsqueeze(-1) * h[:, copy : copy + 1]

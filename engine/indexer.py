@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.hyper import rms_norm
-from engine.kernels import native
+from engine.hyper import normed
 from engine.numerics import Numerics
-from engine.rotary import rotate
+from engine.rotary import rotated
 from engine.schedule import NO_OWNER, n_scored
 from engine.state import State, Step
 from engine.weights import CompressorWeights, IndexerWeights
@@ -33,8 +32,8 @@ def index_keys(
     Shapes: latents [G, hd]; positions [G] int64 (first token of each group); result [G, di].
     """
     keys = numerics.value(numerics.product(latents, weights.index_wk))
-    keys = numerics.value(rms_norm(keys, weights.index_norm, config.norm_eps))
-    return numerics.index(numerics.value(rotate(keys, positions, freq)))
+    keys = normed(keys, weights.index_norm, config.norm_eps, numerics)
+    return numerics.index(rotated(keys, positions, freq, numerics))
 
 
 def select(
@@ -49,7 +48,7 @@ def select(
     """
     heads, width = config.index_n_heads, config.index_head_dim
     queries = numerics.value(numerics.product(numerics.operand(low_rank_query), weights.wq_b)).view(-1, heads, width)
-    queries = numerics.index(numerics.value(rotate(queries, step.positions, freq)))  # [T, Hi, di]
+    queries = numerics.index(rotated(queries, step.positions, freq, numerics))  # [T, Hi, di]
     head_weight = numerics.value(numerics.product(x, weights.weights_proj)) * (width**-0.5 * heads**-0.5)
     head_weight = numerics.value(head_weight)  # [T, Hi] may be negative
 
@@ -63,6 +62,7 @@ def select(
     if n_groups == 0:
         return picks
     block = max(1, _SCORE_BYTES // (4 * heads * n_groups))
+    allowed: Tensor | None = None
     row = 0
     while row < step.n_rows:
         stop = row + 1
@@ -73,15 +73,15 @@ def select(
             n = max(counts[rows])
             keys = state.sources[owners[row]].keys.upto(n)  # [n, di]
             scores = _scores(queries[rows], head_weight[rows], keys, numerics)  # [R, n]
-            visible = torch.tensor(counts[rows]).unsqueeze(1)  # [R, 1]
-            scores = scores.masked_fill(torch.arange(n) >= visible, -torch.inf)
+            visible = torch.tensor(counts[rows])  # [R]
             if makes_candidates:
                 assert step.candidates is not None
-                kept = candidate_blocks(scores, visible, config)
+                kept = candidate_blocks(_seen(scores, visible), visible.unsqueeze(1), config)
                 step.candidates[rows, : kept.shape[1]] = kept
             elif 0 <= config.candidate_source_layer < layer:
-                scores = _restrict(scores, step, rows, config)
-            chosen = top_k(scores, config.index_topk)
+                assert step.candidates is not None, "verified configs put the candidate source before its users"
+                allowed = step.candidates[rows]
+            chosen = choose(scores, visible, allowed, config, numerics)
             picks[rows, : chosen.shape[1]] = chosen
         row = stop
     return picks
@@ -89,21 +89,36 @@ def select(
 
 def _scores(queries: Tensor, head_weight: Tensor, keys: Tensor, numerics: Numerics) -> Tensor:
     """sum over heads of w[h] * max(0, q[h] . key): [R, Hi, di], [R, Hi], [n, di] -> [R, n]."""
-    kernels = native()
-    if kernels is not None and numerics.name == "exact":
+    kernels = numerics.native()
+    if kernels is not None:
         return kernels.index_scores(queries.contiguous(), head_weight.contiguous(), keys)
     dots = numerics.value(torch.matmul(queries, keys.t()))  # [R, Hi, n]
     weighted = numerics.value(torch.relu_(dots) * head_weight.unsqueeze(-1))
     return numerics.value(weighted.sum(1))
 
 
-def _restrict(scores: Tensor, step: Step, rows: slice, config: ModelConfig) -> Tensor:
-    assert step.candidates is not None, "verified configs put the candidate source before its users"
-    allowed = step.candidates[rows].repeat_interleave(config.candidate_block_size, 1)  # [R, >= n or fewer]
-    n = scores.shape[1]
-    if allowed.shape[1] < n:
-        allowed = torch.nn.functional.pad(allowed, (0, n - allowed.shape[1]))
-    return scores.masked_fill(~allowed[:, :n], -torch.inf)
+def choose(scores: Tensor, visible: Tensor, allowed: Tensor | None, config: ModelConfig, numerics: Numerics) -> Tensor:
+    """The best groups of each row among those it sees: [R, min(K, n)] int64, as `top_k` gives them.
+
+    Shapes: scores [R, n]; visible [R] int64; allowed [R, blocks] bool, or None for all blocks.
+    """
+    size = config.candidate_block_size
+    kernels = numerics.native()
+    if kernels is not None:
+        rows = None if allowed is None else allowed.contiguous()
+        return kernels.choose_groups(scores, visible, rows, max(1, size), config.index_topk)
+    scores = _seen(scores, visible)
+    if allowed is not None:
+        n, open_groups = scores.shape[1], allowed.repeat_interleave(size, 1)  # [R, >= n or fewer]
+        if open_groups.shape[1] < n:
+            open_groups = torch.nn.functional.pad(open_groups, (0, n - open_groups.shape[1]))
+        scores = scores.masked_fill(~open_groups[:, :n], -torch.inf)
+    return top_k(scores, config.index_topk)
+
+
+def _seen(scores: Tensor, visible: Tensor) -> Tensor:
+    """-inf where the row may not look. Shapes: scores [R, n]; visible [R]."""
+    return scores.masked_fill(torch.arange(scores.shape[1]) >= visible.unsqueeze(1), -torch.inf)
 
 
 def candidate_blocks(scores: Tensor, visible: Tensor, config: ModelConfig) -> Tensor:

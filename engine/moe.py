@@ -13,7 +13,6 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.experts import ExpertWeights
-from engine.kernels import native
 from engine.kernels.native_path import NativeKernels
 from engine.numerics import EXACT, Numerics, sigmoid
 from engine.weights import FfnWeights
@@ -35,6 +34,10 @@ def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig, nume
     Source: spec/architecture section 10.
     """
     logits = numerics.product(x, weights.gate)  # [T, E]
+    kernels = numerics.native()
+    if kernels is not None:
+        over_sum = n_used > 1 and config.norm_topk_prob
+        return Routing(*kernels.route(logits, weights.gate_bias, n_used, over_sum=over_sum, scale=config.route_scale))
     # By exp and log1p: torch's own softplus computes the last values of a tensor by another routine (see `sigmoid`).
     scores = torch.sqrt(torch.where(logits > 20, logits, torch.log1p(torch.exp(logits.clamp_max(20)))))
     order = torch.sort(scores + weights.gate_bias, dim=1, descending=True, stable=True).indices
@@ -60,12 +63,13 @@ def moe(
     x: Tensor, routing: Routing, waves: ExpertWaves, weights: FfnWeights, config: ModelConfig, numerics: Numerics
 ) -> Tensor:
     """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D]."""
-    operand = numerics.operand(x)
-    kernels = native()
-    if kernels is not None and numerics.name == "exact":
+    kernels = numerics.native()
+    if kernels is not None:
+        x = x.contiguous()
         parts = _routed(kernels, x, routing, waves, config.swiglu_limit)
-    else:
-        parts = _routed_one_by_one(operand, routing, waves, config, numerics)
+        return kernels.total(parts, shared_expert(x, weights, config, numerics))
+    operand = numerics.operand(x)
+    parts = _routed_one_by_one(operand, routing, waves, config, numerics)
     total = parts[:, 0]
     for rank in range(1, parts.shape[1]):
         total = total + parts[:, rank]
@@ -109,6 +113,11 @@ def _each(waves: ExpertWaves, wanted: Sequence[int]) -> Iterator[tuple[int, Expe
 
 def shared_expert(operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics) -> Tensor:
     """The expert every row uses, unweighted. Shapes: operand [T, D]; result [T, D]."""
+    kernels = numerics.native()
+    if kernels is not None:
+        return kernels.gated_expert(
+            operand, weights.shared_w1, weights.shared_w3, weights.shared_w2, config.swiglu_limit
+        )
     gate = numerics.value(numerics.product(operand, weights.shared_w1))
     up = numerics.value(numerics.product(operand, weights.shared_w3))
     inner = numerics.value(gated(gate, up, config.swiglu_limit))

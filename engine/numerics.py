@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from engine.formats import round_bf16, round_fp4, round_fp4_e4m3, round_fp8
-from engine.kernels import Matrix, grouped_matmul, matmul
+from engine.kernels import Matrix, grouped_matmul, matmul, native
+from engine.kernels.native_path import NativeKernels
 
 NumericsName = Literal["exact", "reference"]
 
@@ -43,6 +44,12 @@ class Numerics:
     """A compressed key after rotation."""
     index: Callable[[Tensor], Tensor]
     """An index query or key after rotation."""
+
+    def native(self) -> NativeKernels | None:
+        """The native kernels for what lies between the products, or None where torch does it: without the library,
+        and in `reference`, whose roundings it does not know.
+        """
+        return native() if self.name == "exact" else None
 
 
 EXACT = Numerics(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.numerics import Numerics
 
 
 def frequencies(config: ModelConfig, *, compressing: bool) -> Tensor:
@@ -50,6 +51,14 @@ def rotate(x: Tensor, positions: Tensor, freq: Tensor, *, back: bool = False) ->
     even, odd = pairs[..., 0], pairs[..., 1]
     tail = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
     return torch.cat((x[..., :-width], tail), dim=-1)
+
+
+def rotated(x: Tensor, positions: Tensor, freq: Tensor, numerics: Numerics, *, back: bool = False) -> Tensor:
+    """`rotate` as a value of the forward. The caller gives x up: the native kernels turn it in place."""
+    kernels = numerics.native()
+    if kernels is not None:
+        return kernels.rotate(x.contiguous(), positions, freq, back=back)
+    return numerics.value(rotate(x, positions, freq, back=back))
 
 
 class _Turns(threading.local):

@@ -14,9 +14,12 @@ from torch import Tensor
 
 from engine.errors import KernelError
 from engine.formats import SCALE_BLOCK
+from engine.kernels import native_sublayers
+from engine.kernels.checks import done, require, require_tensor
 from engine.kernels.matrix import Matrix
+from engine.kernels.native_sublayers import NativeSublayers
 
-_ABI = 1
+_ABI = 2
 _FP8, _FP4, _BF16, _F32 = range(4)
 _PLAIN = {torch.bfloat16: _BF16, torch.float32: _F32}
 
@@ -24,7 +27,7 @@ INSTRUCTION_SETS = ("avx512", "avx2", "neon", "portable")
 """What the library may have been compiled for, the widest first."""
 
 
-class NativeKernels:
+class NativeKernels(NativeSublayers):
     """The library, with one of its instruction sets chosen.
 
     Attributes:
@@ -56,6 +59,7 @@ class NativeKernels:
         if abi != _ABI:
             raise KernelError(f"{file.name} is of version {abi}, not {_ABI}", hint="Install the package again.")
         _declare(library)
+        native_sublayers.declare(library)
         name = library.artesian_choose(wanted.encode())
         if name is None:
             raise KernelError(
@@ -76,11 +80,11 @@ class NativeKernels:
         Raises: KernelError when a shape, dtype or stride is not what the library can read.
         """
         code, n, k = check_matrix(matrix)
-        _require(groups >= 1 and n % groups == 0, "%s rows cannot be cut into %s groups", n, groups)
-        _require(x.dtype is torch.float32 and x.device.type == "cpu", "activations are %s", x.dtype)
-        _require(x.dim() == 2 and x.shape[1] == groups * k, "activations are %s, not [T, %s]", x.shape, groups * k)
+        require(groups >= 1 and n % groups == 0, "%s rows cannot be cut into %s groups", n, groups)
+        require(x.dtype is torch.float32 and x.device.type == "cpu", "activations are %s", x.dtype)
+        require(x.dim() == 2 and x.shape[1] == groups * k, "activations are %s, not [T, %s]", x.shape, groups * k)
         rows = x.shape[0]
-        _require(x.stride(1) == 1 and (rows < 2 or x.stride(0) >= x.shape[1]), "rows are not contiguous")
+        require(x.stride(1) == 1 and (rows < 2 or x.stride(0) >= x.shape[1]), "rows are not contiguous")
         out = torch.empty((rows, n), dtype=torch.float32)
         if rows == 0:
             return out
@@ -97,7 +101,7 @@ class NativeKernels:
             rows,
             out.data_ptr(),
         )
-        _done(status)
+        done(status)
         return out
 
     def routed_experts(
@@ -119,21 +123,21 @@ class NativeKernels:
         (rows, width), used = x.shape, weights.shape[1]
         inner = experts[0][0].weight.shape[0] if experts else 0
         for tensor, shape in ((x, (rows, width)), (weights, (rows, used)), (out, (rows, used, width))):
-            _require_floats(tensor, shape)
+            require_tensor(tensor, shape)
         formats: set[int] = set()
         pointers: list[int] = []
         for expert in experts:
             for matrix, shape in zip(expert, ((inner, width), (inner, width), (width, inner)), strict=True):
                 code, n, k = check_matrix(matrix)
-                _require((n, k) == shape, "an expert's matrix is %s, not %s", (n, k), shape)
+                require((n, k) == shape, "an expert's matrix is %s, not %s", (n, k), shape)
                 formats.add(code)
                 pointers += (matrix.weight.data_ptr(), 0 if matrix.scale is None else matrix.scale.data_ptr())
         places = [place for some in uses for place in some]
-        _require(len(uses) == len(experts), "%s experts have %s lists of uses", len(experts), len(uses))
-        _require(all(0 <= place < rows * used for place in places), "a use lies outside of %s rows", rows)
+        require(len(uses) == len(experts), "%s experts have %s lists of uses", len(experts), len(uses))
+        require(all(0 <= place < rows * used for place in places), "a use lies outside of %s rows", rows)
         if not places:
             return
-        _require(len(formats) == 1, "the experts are of %s formats", len(formats))
+        require(len(formats) == 1, "the experts are of %s formats", len(formats))
         starts = [0]
         for some in uses:
             starts.append(starts[-1] + len(some))
@@ -153,7 +157,18 @@ class NativeKernels:
             limit,
             out.data_ptr(),
         )
-        _done(status)
+        done(status)
+
+    def gated_expert(self, x: Tensor, w1: Matrix, w3: Matrix, w2: Matrix, limit: float) -> Tensor:
+        """w2 (silu(min(w1 x, limit)) * clamp(w3 x, limit)) of every row; a limit of 0 is no clamp.
+
+        Shapes: x [T, D] float32; w1, w3 [F, D]; w2 [D, F]; result [T, D].
+        Raises: KernelError when a shape, dtype or stride is not what the library can read.
+        """
+        out = torch.empty_like(x)
+        weights = x.new_ones((x.shape[0], 1))
+        self.routed_experts(x, [(w1, w3, w2)], [range(x.shape[0])], weights, limit, out.unsqueeze(1))
+        return out
 
     def attend(
         self,
@@ -171,19 +186,19 @@ class NativeKernels:
         Raises: KernelError when a shape, dtype or stride is not what the library can read, or a choice is out of range.
         """
         rows, heads, width = query.shape
-        _require_floats(query, (rows, heads, width))
-        _require_floats(window, (window.shape[0], width))
-        _require_floats(sink, (heads,))
-        _require(window.shape[0] >= rows and window_size >= 1, "%s keys are fewer than rows", window.shape[0])
+        require_tensor(query, (rows, heads, width))
+        require_tensor(window, (window.shape[0], width))
+        require_tensor(sink, (heads,))
+        require(window.shape[0] >= rows and window_size >= 1, "%s keys are fewer than rows", window.shape[0])
         if selection is None or latents is None or selection.numel() == 0:
             latents = selection = None
         else:
-            _require_floats(latents, (latents.shape[0], width))
-            _require(
+            require_tensor(latents, (latents.shape[0], width))
+            require(
                 selection.dtype is torch.int64 and selection.is_contiguous() and selection.shape[0] == rows,
                 "the selection is not int64 rows",
             )
-            _require(int(selection.max()) < latents.shape[0], "the selection names a latent there is not")
+            require(int(selection.max()) < latents.shape[0], "the selection names a latent there is not")
         out = torch.empty_like(query)
         status = self._library.artesian_attend(
             query.data_ptr(),
@@ -200,7 +215,7 @@ class NativeKernels:
             width**-0.5,
             out.data_ptr(),
         )
-        _done(status)
+        done(status)
         return out
 
     def index_scores(self, query: Tensor, weight: Tensor, keys: Tensor) -> Tensor:
@@ -210,12 +225,12 @@ class NativeKernels:
         Raises: KernelError when a shape, dtype or stride is not what the library can read.
         """
         rows, heads, width = query.shape
-        _require_floats(query, (rows, heads, width))
-        _require_floats(weight, (rows, heads))
-        _require_floats(keys, (keys.shape[0], width))
+        require_tensor(query, (rows, heads, width))
+        require_tensor(weight, (rows, heads))
+        require_tensor(keys, (keys.shape[0], width))
         out = torch.empty((rows, keys.shape[0]), dtype=torch.float32)
         if out.numel():
-            _done(
+            done(
                 self._library.artesian_index_scores(
                     query.data_ptr(), weight.data_ptr(), rows, heads, width, keys.data_ptr(), keys.shape[0],
                     out.data_ptr(),
@@ -225,7 +240,7 @@ class NativeKernels:
 
     def read(self, data: Tensor) -> None:
         """Read a float32 tensor once, in one stream a task: what memory gives. Any shape, contiguous."""
-        _require_floats(data, tuple(data.shape))
+        require_tensor(data, tuple(data.shape))
         self._library.artesian_read(data.data_ptr(), data.numel())
 
     def multiply_adds(self, steps: int) -> int:
@@ -245,22 +260,22 @@ def check_matrix(matrix: Matrix) -> tuple[int, int, int]:
     Raises: KernelError when weight and scale are not contiguous tensors in memory whose shapes belong together.
     """
     weight, scale = matrix.weight, matrix.scale
-    _require(weight.dim() == 2 and weight.is_contiguous() and weight.device.type == "cpu", "the weight is not a matrix")
+    require(weight.dim() == 2 and weight.is_contiguous() and weight.device.type == "cpu", "the weight is not a matrix")
     n, k = weight.shape
-    _require(n > 0 and k > 0, "the weight is empty")
+    require(n > 0 and k > 0, "the weight is empty")
     if matrix.kind == "plain":
         code = _PLAIN.get(weight.dtype)
-        _require(code is not None and scale is None, "a plain weight is %s", weight.dtype)
+        require(code is not None and scale is None, "a plain weight is %s", weight.dtype)
         assert code is not None
         return code, n, k
     if matrix.kind == "fp8":
         code, want = _FP8, (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK))
     else:
         code, k = _FP4, 2 * k
-        _require(k % SCALE_BLOCK == 0, "an fp4 matrix has %s columns, not a multiple of 32", k)
+        require(k % SCALE_BLOCK == 0, "an fp4 matrix has %s columns, not a multiple of 32", k)
         want = (n, k // SCALE_BLOCK)
-    _require(weight.dtype is torch.uint8, "a packed weight is %s", weight.dtype)
-    _require(
+    require(weight.dtype is torch.uint8, "a packed weight is %s", weight.dtype)
+    require(
         scale is not None and tuple(scale.shape) == want and scale.dtype is torch.uint8 and scale.is_contiguous(),
         "the scale is not contiguous bytes of shape %s",
         list(want),
@@ -268,27 +283,8 @@ def check_matrix(matrix: Matrix) -> tuple[int, int, int]:
     return code, n, k
 
 
-def _require_floats(tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != shape or tensor.dtype is not torch.float32 or not tensor.is_contiguous():
-        raise KernelError(
-            f"native kernels: {tensor.dtype} {list(tensor.shape)} is not contiguous float32 {list(shape)}"
-        )
-    if tensor.device.type != "cpu":
-        raise KernelError(f"native kernels: a tensor lies on {tensor.device}")
-
-
-def _done(status: int) -> None:
-    if status:
-        raise MemoryError("the native kernels got no memory to work in")
-
-
 def _int64(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     return (ctypes.c_int64 * len(values))(*values)
-
-
-def _require(holds: bool, message: str, *values: object) -> None:
-    if not holds:
-        raise KernelError("native kernels: " + message % values)
 
 
 def _declare(library: ctypes.CDLL) -> None:

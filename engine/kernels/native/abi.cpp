@@ -9,6 +9,7 @@
 #include "experts.h"
 #include "matmul.h"
 #include "pool.h"
+#include "sublayers.h"
 
 #define ARTESIAN_API extern "C" __attribute__((visibility("default")))
 
@@ -40,7 +41,7 @@ int status_of(Work work) {
 }  // namespace
 
 // Bumped with every change of a signature below; the Python side refuses another number.
-ARTESIAN_API int artesian_abi() { return 1; }
+ARTESIAN_API int artesian_abi() { return 2; }
 
 // Chooses an instruction set, "native" for the widest; gives its name, or nullptr where it cannot run.
 ARTESIAN_API const char* artesian_choose(const char* name) {
@@ -53,8 +54,8 @@ ARTESIAN_API const char* artesian_choose(const char* name) {
 ARTESIAN_API void artesian_set_threads(int n) { set_threads(n); }
 
 // y [rows, n] = x [rows, groups * k] times the matrix [n, k] as stored, block-diagonal over `groups`.
-ARTESIAN_API int artesian_matmul(int format, const void* weight, const void* scale, int64_t n, int64_t k, int64_t groups,
-                                 const float* x, int64_t x_stride, int64_t rows, float* y) {
+ARTESIAN_API int artesian_matmul(int format, const void* weight, const void* scale, int64_t n, int64_t k,
+                                 int64_t groups, const float* x, int64_t x_stride, int64_t rows, float* y) {
   const Matrix matrix{static_cast<Format>(format), static_cast<const uint8_t*>(weight),
                       static_cast<const uint8_t*>(scale), n, k};
   return status_of([&] { matmul(*chosen.load(), matrix, groups, x, x_stride, rows, y, n); });
@@ -65,8 +66,8 @@ ARTESIAN_API int artesian_experts(int format, const void* const* experts, int64_
                                   const int64_t* rows, const int64_t* targets, const float* weights, const float* x,
                                   int64_t n_rows, int64_t width, int64_t inner, float limit, float* out) {
   static_assert(sizeof(ExpertBytes) == 6 * sizeof(void*), "six pointers and nothing else");
-  const RoutedExperts call{static_cast<Format>(format), reinterpret_cast<const ExpertBytes*>(experts), n_experts, starts, rows, targets,
-                           weights, x, n_rows, width, inner, limit, out};
+  const RoutedExperts call{static_cast<Format>(format), reinterpret_cast<const ExpertBytes*>(experts), n_experts,
+                           starts, rows, targets, weights, x, n_rows, width, inner, limit, out};
   return status_of([&] { routed_experts(*chosen.load(), call); });
 }
 
@@ -84,6 +85,55 @@ ARTESIAN_API int artesian_index_scores(const float* query, const float* weight, 
                                        int64_t width, const float* keys, int64_t n_keys, float* out) {
   const IndexScores call{query, weight, rows, heads, width, keys, n_keys, out};
   return status_of([&] { index_scores(*chosen.load(), call); });
+}
+
+// Fields of Norm, Rotation, Mix and so on, in their order.
+ARTESIAN_API int artesian_norm(const float* x, const float* weight, int64_t rows, int64_t width, float eps, float* out) {
+  return status_of([&] { norm(*chosen.load(), {x, weight, rows, width, eps, out}); });
+}
+
+ARTESIAN_API int artesian_rotate(float* x, int64_t rows, int64_t heads, int64_t width, const int64_t* positions,
+                                 const float* freq, int64_t pairs, int back) {
+  return status_of([&] { rotate({x, rows, heads, width, positions, freq, pairs, back != 0}); });
+}
+
+ARTESIAN_API int artesian_mix(const float* h, int64_t rows, int64_t copies, int64_t width, const float* fn,
+                              const float* base, const float* scale, float norm_eps, float eps, int64_t rounds,
+                              float* pre, float* post, float* comb) {
+  return status_of([&] {
+    mix(*chosen.load(), {h, rows, copies, width, fn, base, scale, norm_eps, eps, rounds, pre, post, comb});
+  });
+}
+
+ARTESIAN_API int artesian_collapse(const float* h, const float* pre, const float* weight, int64_t rows, int64_t copies,
+                                   int64_t width, float eps, float* out) {
+  return status_of([&] { collapse(*chosen.load(), {h, pre, weight, rows, copies, width, eps, out}); });
+}
+
+ARTESIAN_API int artesian_update(const float* h, const float* y, const float* post, const float* comb, int64_t rows,
+                                 int64_t copies, int64_t width, float* out) {
+  return status_of([&] { update(*chosen.load(), {h, y, post, comb, rows, copies, width, out}); });
+}
+
+ARTESIAN_API int artesian_total(const float* parts, const float* last, int64_t rows, int64_t n, int64_t width,
+                                float* out) {
+  return status_of([&] { total({parts, last, rows, n, width, out}); });
+}
+
+ARTESIAN_API int artesian_route(const float* logits, const float* bias, int64_t rows, int64_t experts, int64_t used,
+                                int over_sum, float scale, int64_t* chosen_experts, float* weights) {
+  return status_of([&] { route({logits, bias, rows, experts, used, over_sum != 0, scale, chosen_experts, weights}); });
+}
+
+ARTESIAN_API int artesian_choose_groups(const float* scores, int64_t rows, int64_t n, const int64_t* counts,
+                                        const bool* allowed, int64_t blocks, int64_t block_size, int64_t wanted,
+                                        int64_t* groups) {
+  return status_of([&] { choose_groups({scores, rows, n, counts, allowed, blocks, block_size, wanted, groups}); });
+}
+
+ARTESIAN_API int artesian_engram(const float* h, const float* projected, const float* weight, int64_t rows,
+                                 int64_t copies, int64_t width, float eps, float* out) {
+  return status_of([&] { engram(*chosen.load(), {h, projected, weight, rows, copies, width, eps, out}); });
 }
 
 // The benchmark's floors, on as many threads as a product may use: reads n floats once; makes multiply-adds, and gives

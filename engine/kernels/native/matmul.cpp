@@ -13,11 +13,14 @@ namespace {
 constexpr int64_t kTaskBytes = 128 << 10;
 constexpr int64_t kTasksPerThread = 8;
 constexpr int64_t kRowsAligned = 32;  // rows of one fp8 scale block stay together
+constexpr int64_t kRowsTogether = 4;  // others need only fill a panel
+
+int64_t aligned_rows(Format format) { return format == Format::kFp8 ? kRowsAligned : kRowsTogether; }
 
 struct Product {
   const Kernels& kernels;
   const Matrix& matrix;
-  int64_t groups, rows_per_group, per_task, tasks_per_group;
+  int64_t groups, rows_per_group, aligned, per_task, tasks_per_group;
   const float* prepared;
   int64_t prepared_per_group, rows;
   float* y;
@@ -29,7 +32,7 @@ void run_product(void* context, int64_t task) {
   const int64_t group = task / p.tasks_per_group, part = task % p.tasks_per_group;
   const int64_t start = group * p.rows_per_group, end = start + p.rows_per_group;
   // Cuts lie at multiples of the alignment in the whole matrix, wherever the group begins.
-  const int64_t base = start / kRowsAligned * kRowsAligned;
+  const int64_t base = start / p.aligned * p.aligned;
   const int64_t first = std::max(start, base + part * p.per_task);
   const int64_t last = std::min(end, base + (part + 1) * p.per_task);
   if (first < last) {
@@ -44,7 +47,8 @@ int64_t rows_per_task(Format format, int64_t n, int64_t k, int64_t rows) {
   const int64_t bytes = row_bytes(format, k) * std::max<int64_t>(1, rows / 2);
   const int64_t worth = (kTaskBytes + bytes - 1) / bytes;
   const int64_t shared = n / (kTasksPerThread * threads());
-  return (std::max(worth, shared) + kRowsAligned - 1) / kRowsAligned * kRowsAligned;
+  const int64_t aligned = aligned_rows(format);
+  return (std::max(worth, shared) + aligned - 1) / aligned * aligned;
 }
 
 void matmul(const Kernels& kernels, const Matrix& matrix, int64_t groups, const float* x, int64_t x_stride,
@@ -57,9 +61,10 @@ void matmul(const Kernels& kernels, const Matrix& matrix, int64_t groups, const 
   }
   const int64_t n = matrix.n / groups;
   const int64_t per_task = rows_per_task(matrix.format, n, matrix.k, rows);
-  const int64_t tasks_per_group = (n + kRowsAligned - 1 + per_task - 1) / per_task;
-  Product product{kernels, matrix,    groups,    n, per_task, tasks_per_group,
-                  prepared, per_group, rows, y, y_stride};
+  const int64_t aligned = aligned_rows(matrix.format);
+  const int64_t tasks_per_group = (n + aligned - 1 + per_task - 1) / per_task;
+  Product product{kernels,  matrix,    groups, n, aligned, per_task, tasks_per_group,
+                  prepared, per_group, rows,   y, y_stride};
   run_tasks(groups * tasks_per_group, run_product, &product);
 }
 
