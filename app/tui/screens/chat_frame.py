@@ -79,6 +79,7 @@ class ChatFrame(Screen[None]):
         self._is_open = False
         self._n_turns = 0
         self._ticket = 0
+        self._shows_price = False
         self._priced: Priced | None = None
         self._price_timer: Timer | None = None
         self._context_tokens: int | None = None
@@ -177,6 +178,7 @@ class ChatFrame(Screen[None]):
 
     def note(self, text: str, style: str = "") -> None:
         """Say something above the box; "" takes it away."""
+        self._shows_price = False
         self._note.update(Content.styled(one_line(text), style))
         self._note.set_class(bool(text), "-shown")
 

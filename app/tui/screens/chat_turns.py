@@ -167,7 +167,7 @@ class TurnActions(ChatFrame):
         self._given_back = None
         if not event.text.strip() or event.text.startswith("/"):
             self._ticket += 1
-            if self.conversation.running is None and self._editing is None:
+            if self._shows_price:  # anything else that is said there is not about the draft
                 self.note("")
             return
         self._price_soon()
@@ -191,6 +191,7 @@ class TurnActions(ChatFrame):
     def _show_price(self, cost: PromptCost, what: str) -> None:
         state = "warm" if cost.reused_tokens else "cold" if self._is_open else "the model is not loaded yet"
         self.note(f"{price(cost, what=what)} | {state}", MUTED)
+        self._shows_price = True
 
     def _measure(self, request: TurnRequest, take: Callable[[PromptCost], None]) -> None:
         self._ticket += 1

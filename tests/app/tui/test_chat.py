@@ -424,6 +424,11 @@ async def test_slash_commands_and_unknown_ones(tmp_path: Path) -> None:
     async with chat(tmp_path, backend) as (app, pilot):
         await send(pilot, "/think low")
         await wait_until(pilot, lambda: app.chat.conversation.session.effort == "low")
+        await send(pilot, "/think")
+        await wait_until(pilot, lambda: "Thinking is low" in screen_text(app))
+        await wait_until(pilot, lambda: app.chat.prompt.text == "")
+        await pilot.pause()  # the box being emptied is no reason to take it away
+        assert "Thinking is low" in screen_text(app)
         await send(pilot, "/nonsense")
         await wait_until(pilot, lambda: "There is no command /nonsense" in screen_text(app))
         assert not backend.turns
@@ -462,6 +467,18 @@ async def test_quitting_in_the_middle_of_a_reply_keeps_it(tmp_path: Path) -> Non
     ]
     head = TranscriptStore(tmp_path / "transcripts").open(transcript_id).head
     assert head is not None and head.text == "Kept" and head.status == "stopped"
+
+
+async def test_a_failure_of_the_screen_names_the_log_and_keeps_the_conversation_off_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with chat(tmp_path, CueBackend(said("A secret."))) as (app, pilot):
+            await ask(pilot, "go")
+            app.call_later(lambda: 1 // 0)
+            await wait_until(pilot, lambda: app.return_code == 1)
+    err = "".join(capsys.readouterr().err.split())
+    assert "unexpectedfailure:ZeroDivisionError" in err and "Thetracebackisin" in err and "secret" not in err
 
 
 @pytest.mark.parametrize("size", [(29, 20), (80, 7), (1, 1)])
