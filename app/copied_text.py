@@ -18,7 +18,7 @@ _WHO = {"user": "You", "assistant": "Reply", "system": "System"}
 def code_blocks(markdown: str) -> list[str]:
     """The code blocks of a text in their order, without their fences."""
     tokens = MarkdownIt("commonmark", {"maxNesting": 12}).parse(markdown)
-    return [token.content.removesuffix("\n") for token in tokens if token.type in ("fence", "code_block")]
+    return [token.content for token in tokens if token.type in ("fence", "code_block")]
 
 
 def who(node: Node) -> str:
@@ -26,12 +26,15 @@ def who(node: Node) -> str:
     return _WHO[node.role]
 
 
+def quoted(text: str) -> str:
+    """A text as a quotation in Markdown."""
+    return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
+
+
 def details_of(question: Node | None, reply: Node) -> str:
     """A reply with its question, how it was made, and what that took."""
-    parts = [] if question is None else [f"{who(question)}:\n{question.text}"]
-    if reply.thinking:
-        parts.append(f"Thinking:\n{reply.thinking}")
-    parts.append(f"{who(reply)}:\n{reply.text}")
+    parts = [] if question is None else [quoted(question.text)]
+    parts.append(reply.text)
     made = []
     for run in reply.runs:
         facts = run.facts
@@ -49,8 +52,8 @@ def details_of(question: Node | None, reply: Node) -> str:
 
 
 def conversation_text(path: Iterable[Node]) -> str:
-    """Every message with a heading, thinking left out."""
-    return "\n\n".join(f"{who(node)}:\n{node.text}" for node in path) + "\n"
+    """Every message, the user's quoted as in Markdown, thinking left out."""
+    return "\n\n".join(node.text if node.role == "assistant" else quoted(node.text) for node in path)
 
 
 def export_to(transcript: Transcript, name: str) -> Path:

@@ -175,14 +175,14 @@ def test_code_and_details_are_written_to_a_private_file(
     code = ScriptedBackend([TextDelta(text="Run\n```sh\nls\n```\nthen\n```\npwd\n```\n"), turn_done()])
     out = tmp_path / "out" / "clipboard.txt"
     chat("a", "/code", use=code)
-    assert out.read_text() == "pwd" and out.stat().st_mode & 0o777 == 0o600
+    assert out.read_text() == "pwd\n" and out.stat().st_mode & 0o777 == 0o600
     chat("a", "/code 1", use=code)
-    assert out.read_text() == "ls"
+    assert out.read_text() == "ls\n"
     assert chat("a", "/code 3", use=code) is ExitCode.USAGE
     assert "/code takes a number from 1 to 2, not '3'" in capsys.readouterr().err
     chat("a question", "/details", use=code)
     text = out.read_text()
-    assert text.startswith("You:\na question\n\nReply:\nRun") and "seed 7" in text and "3 tokens in 2.0 s" in text
+    assert text.startswith("> a question\n\nRun\n```sh") and "seed 7" in text and "3 tokens in 2.0 s" in text
 
 
 def test_export_writes_a_new_file_in_the_form_of_its_name(

@@ -1,11 +1,10 @@
 """Out of the chat: to the clipboard, to a file."""
 
 import asyncio
-from pathlib import Path
-from typing import cast
 
+from app.copied_text import conversation_text, details_of, export_to
+from app.errors import UsageError
 from app.paths import data_dir
-from app.transcripts.export import Form, export
 from app.tui import clipboard
 from app.tui.screens.chat_frame import ChatFrame
 from app.tui.widgets.turn import Stop
@@ -41,44 +40,27 @@ class CopyActions(ChatFrame):
 
     def action_copy_details(self) -> None:
         """Copy the reply with its question and its figures."""
-        node, rows = self._reply(), self._rows_of_reply()
-        if node is None or rows is None:
+        node = self._reply()
+        if node is None:
             self.note("There is no reply to copy yet.")
             return
         question = next((one for one in reversed(self.conversation.transcript.path(node)) if one.role == "user"), None)
-        seed = f"seed {node.runs[-1].sampling.seed}" if node.runs else ""
-        model = node.facts.model if node.facts is not None else ""
-        details = " | ".join(part for part in (rows.footer, seed, model) if part)
-        self._copy(f"> {question.text if question else ''}\n\n{node.text}\n\n{details}\n", "Reply and details")
+        self._copy(details_of(question, node), "Reply and details")
 
     def action_copy_chat(self) -> None:
         """Copy the conversation."""
-        nodes = self.conversation.transcript.path()
-        text = "\n\n".join(f"> {node.text}" if node.role == "user" else node.text for node in nodes)
-        self._copy(text, "Conversation")
+        self._copy(conversation_text(self.conversation.transcript.path()), "Conversation")
 
     async def action_export(self, argument: str = "") -> None:
         """Write the conversation to a file that is not there yet, in the form its name ends in."""
-        transcript = self.conversation.transcript
-        if transcript.head is None:
-            self.note("There is nothing to export yet.")
-            return
-        path = Path(argument or f"artesian-{transcript.id}.md").expanduser().absolute()
-        form = path.suffix.removeprefix(".")
-        if form not in ("md", "json", "html"):
-            self.note("Give a name that ends in .md, .json or .html.", "$warning")
-            return
-
-        def write() -> None:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(export(transcript, cast(Form, form)))
-
         try:
-            await asyncio.to_thread(write)
+            path = await asyncio.to_thread(export_to, self.conversation.transcript, argument)
+        except UsageError as error:
+            self.note(error.hint or f"{error}.", "$warning")  # one line has no room for both
         except OSError as error:
-            self.note(f"{path}: {error.strerror or error}", "$error")
-            return
-        self.note(f"Written to {path}")
+            self.note(f"{error.filename}: {error.strerror or error}", "$error")
+        else:
+            self.note(f"Written to {path}")
 
     def _copy(self, text: str, what: str) -> None:
         try:
