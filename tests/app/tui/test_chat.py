@@ -1,6 +1,7 @@
 """Every action of the chat, with a backend that answers on cue."""
 
 import os
+import random
 import threading
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from app.backends.base import PromptCost
 from app.transcripts.store import TranscriptStore
 from app.tui.app import ArtesianApp
 from app.tui.screens.chat import ChatScreen
+from app.tui.widgets.turn import ReplyRows
 from engine.errors import PromptError
-from engine.events import LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
+from engine.events import Event, LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn
 from storage.errors import StorageError
 from tests.app.tui.chat_stage import CueBackend, ask, chat, said, screen_text, send
+from tests.app.tui.long_text import long_reply
 from tests.app.tui.snapshot import wait_until
 from tests.fakes import turn_done
 
@@ -324,6 +327,26 @@ async def test_the_view_follows_the_end_only_when_it_is_there(tmp_path: Path) ->
         assert app.chat.view.follows is False
         app.run_action_id("bottom")
         await wait_until(pilot, lambda: "the end" in screen_text(app))
+
+
+async def test_any_size_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    random_ = random.Random(3)
+    text = long_reply(250, seed=9)
+    script: list[Event | None] = []
+    for begin in range(0, len(text), 50):
+        script += [TextDelta(text=text[begin : begin + 50]), None]
+    backend = CueBackend([*script, turn_done("stop")])
+    async with chat(tmp_path, backend) as (app, pilot):
+        await send(pilot, "go")
+        for _ in range(len(script) // 2):
+            backend.cue()
+            await pilot.resize_terminal(random_.randrange(1, 220), random_.randrange(1, 70))
+        await pilot.resize_terminal(80, 24)
+        await wait_until(pilot, lambda: app.chat.conversation.running is None)
+        rows = app.chat.view.messages[-1]
+        assert isinstance(rows, ReplyRows) and rows.answer.source == text
+        await wait_until(pilot, lambda: app.chat.view.text_cells == rows.width)
+        assert "3 tokens in 2.0 s" in screen_text(app)
 
 
 async def test_raw_shows_the_text_as_it_was_written(tmp_path: Path) -> None:
