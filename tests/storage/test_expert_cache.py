@@ -527,3 +527,40 @@ def test_every_experts_bytes_equal_plain_reads(tiny: Tiny, io: IoMode, depth: in
                                 assert view == plain[part.shard][part.offset : part.end]
                     assert sorted(got) == sorted(experts)
             assert seen == set(layout)
+
+
+class StoppedWaitingError(Exception):
+    """What a check raises."""
+
+
+def test_a_check_ends_the_wait_for_a_read_that_hangs_and_the_next_step_finds_its_bytes() -> None:
+    rig = Rig(2)
+    rig.reader.held = True
+
+    def check() -> None:
+        for ticket in rig.reader.tickets:
+            ticket.begun = True  # a drive has them: they cannot be taken back
+        raise StoppedWaitingError
+
+    with pytest.raises(StoppedWaitingError):
+        list(rig.cache.waves(0, [3, 4], phase="decode", check=check))
+    rig.reader.held = False
+    assert rig.step(0, [3, 4]) == [[3, 4]]
+    assert len(rig.reader.tickets) == 2  # those that were under way
+
+
+def test_a_check_ends_the_wait_for_slots_that_reads_nobody_wants_hold() -> None:
+    rig = Rig(1)
+    rig.reader.held = True
+
+    def check() -> None:
+        for ticket in rig.reader.tickets:
+            ticket.begun = True
+        raise StoppedWaitingError
+
+    for expert in (3, 4):
+        with pytest.raises(StoppedWaitingError):
+            list(rig.cache.waves(0, [expert], phase="decode", check=check))
+    assert len(rig.reader.tickets) == 1
+    rig.reader.held = False
+    assert rig.step(0, [4]) == [[4]]

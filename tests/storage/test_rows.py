@@ -219,3 +219,18 @@ def test_reads_of_a_tokens_rows_ask_for_little_more_than_the_rows() -> None:
     assert table.stats().n_reads <= 96
     blocks = sum(len(request.target) for request in reader.tickets[0].requests)
     assert blocks <= table.stats().read_bytes + 96 * 2 * reader.block_bytes
+
+
+def test_a_check_ends_the_wait_for_rows_that_hang_and_they_are_read_again() -> None:
+    class StoppedWaitingError(Exception):
+        pass
+
+    def stop() -> None:
+        raise StoppedWaitingError
+
+    table, reader = memory_table(cache_rows=50)
+    reader.held = True
+    with pytest.raises(StoppedWaitingError):
+        table.issue([3, 400]).collect(stop)
+    reader.held = False
+    check(table, reader, [3, 400], table.issue([3, 400]).collect())
