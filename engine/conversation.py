@@ -22,8 +22,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from engine.draft.drafter import Drafter
-from engine.events import Event, PrefillProgress, TurnDone, TurnStats
-from engine.kept import DEFAULT_STATE_BYTES, KeptStates
+from engine.events import Event, PrefillProgress, TokenDrawn, TurnDone, TurnStats
+from engine.kept import DEFAULT_STATE_BYTES, KeptStates, Point
 from engine.model import Model, ShouldStop, never
 from engine.prompt import Rendered
 from engine.sampling import Sampler
@@ -36,6 +36,7 @@ _MOST_MARKS = 12
 system text.
 """
 _MOST_RATES = 32
+_ROOM_EVERY_TOKENS = 256
 
 
 class Conversations:
@@ -65,7 +66,7 @@ class Conversations:
 
     def reusable(self, prompt: Rendered) -> int:
         """How many of the prompt's tokens a kept state holds."""
-        return self.kept.find(prompt.ids, prompt.drawn).n_tokens
+        return self._start(prompt).n_tokens
 
     def expected_s(self, n_tokens: int) -> float | None:
         """How long reading so many tokens would take, by the turn most like it so far; None before there was one."""
@@ -92,7 +93,7 @@ class Conversations:
         """
         started = time.monotonic()
         ids, n_said = prompt.ids, prompt.n_begun
-        start = self.kept.find(()) if replay else self.kept.find(ids, prompt.drawn)
+        start = self.kept.find(()) if replay else self._start(prompt)
         reused = start.n_tokens
         # Before states are moved about, which takes a while when they are long.
         yield PrefillProgress(
@@ -102,6 +103,7 @@ class Conversations:
         state = self.kept.state
         try:
             self.kept.go_to(start)
+            self.kept.make_room(len(ids))
             state.marks = _places(prompt.marks, reused)
             for event in run_turn(
                 self._model,
@@ -123,6 +125,8 @@ class Conversations:
             ):
                 if isinstance(event, PrefillProgress) and not event.done_tokens:
                     continue  # it was said already
+                if isinstance(event, TokenDrawn) and not state.n_tokens % _ROOM_EVERY_TOKENS:
+                    self.kept.make_room()  # the live state has grown
                 if isinstance(event, TurnDone):
                     self.kept.keep()
                     self._note_rate(event.stats, time.monotonic() - started)
@@ -135,7 +139,7 @@ class Conversations:
 
         Raises: SavedStateError.
         """
-        point = self.kept.find(prompt.ids, prompt.drawn)
+        point = self._start(prompt)
         if not point.n_tokens:
             return 0
         return write_pieces(path, lambda: self.kept.pieces(point), identity)
@@ -145,6 +149,10 @@ class Conversations:
         pieces = read_pieces(path, self._model.config, identity)
         self.kept.adopt(pieces)
         return sum(len(piece.ids) for piece in pieces)
+
+    def _start(self, prompt: Rendered) -> Point:
+        """Where a turn begins. Two pictures are one id, so nothing is known of a prompt that has one."""
+        return self.kept.find(() if prompt.images else prompt.ids, prompt.drawn)
 
     def _note_rate(self, stats: TurnStats, elapsed_s: float) -> None:
         read = stats.prompt_tokens - stats.reused_tokens

@@ -154,6 +154,11 @@ class KeptStates:
                 self._extend(state.n_tokens, state.tail())
             self._make_room()
 
+    def make_room(self, n_tokens: int = 0) -> None:
+        """Give up what does not fit any more beside the live state, or will not once it has `n_tokens` positions."""
+        with self._lock:
+            self._make_room(n_tokens)
+
     def adopt(self, pieces: Sequence[Piece]) -> None:
         """Take in pieces that follow each other from an empty conversation on. What is here already stays as it is."""
         with self._lock:
@@ -192,10 +197,11 @@ class KeptStates:
         self._clock += 1
         point.used = self._clock
 
-    def _make_room(self) -> None:
+    def _make_room(self, n_tokens: int = 0) -> None:
         """Give up tails, and branches nobody can be taken to any more, until all fits; never the newest point."""
         points = [point for point in self._points() if point.tail is not None]
-        room = max(self._state_bytes - self.state.n_bytes, LEAST_STATE_BYTES)
+        live_bytes = max(self.state.n_bytes, self.state.bytes_at(n_tokens))
+        room = max(self._state_bytes - live_bytes, LEAST_STATE_BYTES)
         excess = sum(point.n_bytes for point in self._points()) - room
         for point in sorted(points, key=lambda point: point.used)[:-1]:
             if excess <= 0:

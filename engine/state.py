@@ -310,6 +310,13 @@ class State:
                 self.draft.write(torch.arange(n - kept, n), tail.draft.transpose(0, 1))
         self.tails.clear()
 
+    def bytes_at(self, n_tokens: int) -> int:
+        """The most memory its buffers take with so many positions: rows grow by half of what there is."""
+        config = self.config
+        groups = sum(n_tokens // cache.ratio for cache in self.sources.values())
+        rings = sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.keys.nbytes)
+        return groups * (config.head_dim + config.index_head_dim) * 4 * 3 // 2 + rings
+
     @property
     def n_bytes(self) -> int:
         """Memory of its buffers."""

@@ -11,7 +11,7 @@ from engine.conversation import Conversations
 from engine.events import Event, Notice, PrefillProgress, TextDelta, ThinkingDelta, TokenDrawn, TurnDone
 from engine.generate import generate
 from engine.model import Model
-from engine.prompt import AssistantMessage, Message, Rendered, SystemMessage, UserMessage, render
+from engine.prompt import AssistantMessage, ImagePart, Message, Rendered, SystemMessage, UserMessage, render
 from engine.sampler_settings import SamplerSettings
 from engine.sampling import Sampler
 from engine.state import State
@@ -332,3 +332,11 @@ def test_a_question_after_one_that_was_stopped_while_it_was_read_is_answered_as_
     again = chat.prompt([*chat.messages, UserMessage(parts=("a long question " * 8,))])
     chat.answer(again, max_tokens=1)
     assert chat.done.stats.reused_tokens == 16
+
+
+def test_of_a_prompt_with_a_picture_nothing_is_taken_from_another_one(tiny_model: Model) -> None:
+    chat = Chat(tiny_model)
+    chat.ask(QUESTIONS[0])
+    again = chat.prompt(chat.messages[:-1])
+    assert chat.all.reusable(again) > 0
+    assert chat.all.reusable(replace(again, images=(ImagePart(data=b"two pictures are one id"),))) == 0

@@ -112,3 +112,23 @@ def test_a_state_that_is_restored_first_does_not_lie_in_the_live_one(tiny_config
     assert same(kept.state, source)
     kept.go_to(kept.find([0, 0, 7]))
     assert same(kept.state, fresh(tiny_config, [0, 0], bytes(2)))
+
+
+def test_room_is_made_before_the_live_state_grows_into_it(
+    tiny_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_module, "LEAST_STATE_BYTES", 0)
+    state = State(tiny_config)
+    kept = KeptStates(state, state.n_bytes + 1_000_000)
+    for token in range(4):
+        kept.go_to(kept.find(()))
+        feed(state, [token, token], KINDS["prefill"])
+        kept.keep()
+    assert kept.n_points == 4
+    kept.make_room(100)
+    assert kept.n_points == 4  # a short prompt needs nothing of it
+    widths = tiny_config.head_dim + tiny_config.index_head_dim
+    per_token = sum(widths * 4 / tiny_config.ratio(layer) for layer in tiny_config.kv_source_layers)
+    kept.make_room(round(1_000_000 / per_token))
+    assert kept.n_points == 1
+    assert kept.find([3, 3, 9]).n_tokens == 2  # the newest
