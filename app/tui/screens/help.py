@@ -1,6 +1,7 @@
 """Help: the keys in force on the screen below, and every slash command, from the table of actions."""
 
 from collections.abc import Iterable
+from itertools import chain
 from textwrap import wrap
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from app.keymap import key_text, keys_in_force
 from app.tui.context import context
 from app.tui.palette import scopes_of
 from app.tui.screens.panel import PanelScreen
-from app.tui.widgets.page import MUTED, Page, heading, pairs
+from app.tui.widgets.page import MUTED, Page, column_width, heading, in_columns, pairs
 
 _SCOPE_TITLES: dict[Scope, str] = {
     "chat": "In the chat",
@@ -60,17 +61,18 @@ class HelpScreen(PanelScreen):
         below = stack[stack.index(self) - 1] if self in stack and stack.index(self) else None
         here = scopes_of(below)
         keys = keys_in_force(context(self.app).settings.keymap)
+        room = column_width(width)
         blocks = []
         for scope, title in _SCOPE_TITLES.items():
-            entries = [_entry(action, keys[action.id], width) for action in ACTIONS if action.scope == scope]
+            entries = [_entry(action, keys[action.id], room) for action in ACTIONS if action.scope == scope]
             if scope in here:
-                blocks.append(Content("\n").join([*map(heading, wrap(title, width)), *entries]))
+                blocks.append([*map(heading, wrap(title, room)), *chain.from_iterable(entries)])
         if "chat" in here:
-            blocks.insert(1, Content("\n").join([heading("In the box"), pairs(_EDITING, width)]))
-        return Content("\n\n").join(blocks)
+            blocks.insert(1, [heading("In the box"), *pairs(_EDITING, room)])
+        return in_columns(blocks, width)
 
 
-def _entry(action: Action, keys: tuple[str, ...], width: int) -> Content:
+def _entry(action: Action, keys: tuple[str, ...], width: int) -> list[Content]:
     """Keys and title, then slash name and what happens; where there is room, the name for the keymap in brackets."""
     column = 22 if width >= 60 else 15
     key = " ".join(map(key_text, keys))
@@ -78,7 +80,7 @@ def _entry(action: Action, keys: tuple[str, ...], width: int) -> Content:
     name = f"[{action.id}]".rjust(max(width - column - len(action.title), 0)) if width >= 60 else ""
     title = Content.assemble((action.title, "bold"), (name, MUTED))
     said = [Content.styled(line, MUTED) for line in wrap(action.help, max(width - column, 16))]
-    return Content("\n").join([*_beside(key, [title], column), *_beside(slash, said, column)])
+    return [*_beside(key, [title], column), *_beside(slash, said, column)]
 
 
 def _beside(name: str, lines: list[Content], column: int) -> list[Content]:

@@ -1,6 +1,6 @@
 """Text that is laid out for the width it has, and again when that changes; and the columns it is laid out in."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 
 from textual.containers import VerticalScroll
@@ -9,6 +9,10 @@ from textual.widgets import Static
 
 MUTED = "$foreground-muted"
 """What can be skipped. `$text-muted` means the same, but has no fixed colour for a part of a text to take."""
+
+_TWO_COLUMNS = 140
+"""From this width on a page has two columns."""
+_GAP = 6
 
 Draw = Callable[[int], Content]
 """Lays something out for a number of columns."""
@@ -66,7 +70,7 @@ def heading(text: str) -> Content:
     return Content.styled(text, "bold $primary")
 
 
-def pairs(items: Iterable[tuple[str, str]], width: int) -> Content:
+def pairs(items: Iterable[tuple[str, str]], width: int) -> list[Content]:
     """Names, and what is said of each beside it, wrapped at `width` columns.
 
     Names that would take half the width stand on a line of their own, and so do all on a very narrow screen.
@@ -84,10 +88,31 @@ def pairs(items: Iterable[tuple[str, str]], width: int) -> Content:
         else:
             lines.append(Content.assemble((name.ljust(column), MUTED), body[0]))
             lines += [Content(" " * column + line) for line in body[1:]]
-    return Content("\n").join(lines)
+    return lines
 
 
-def sections(parts: Iterable[tuple[str, Content]]) -> Content:
-    """Headings, each with its text, a blank line between them; what has no text is left out."""
-    blocks = [Content("\n").join([heading(title), text]) for title, text in parts if len(text)]
-    return Content("\n\n").join(blocks)
+def column_width(width: int) -> int:
+    """The columns a block is laid out in, so that `in_columns` can set two side by side on a wide screen."""
+    return (width - _GAP) // 2 if width >= _TWO_COLUMNS else width
+
+
+def in_columns(blocks: Sequence[Sequence[Content]], width: int) -> Content:
+    """Blocks of lines with a blank line between two; on a wide screen in two columns, about as long as each other."""
+    half = column_width(width)
+    if half == width:
+        return Content("\n").join(_stacked(blocks))
+    heights = [len(block) for block in blocks]
+    n_left = min(range(len(blocks) + 1), key=lambda n: max(sum(heights[:n]), sum(heights[n:])))
+    left, right = _stacked(blocks[:n_left]), _stacked(blocks[n_left:])
+    rows = []
+    for at in range(max(len(left), len(right))):
+        line = left[at] if at < len(left) else Content()
+        rows.append(Content.assemble(line.pad_right(half + _GAP - line.cell_length), *right[at : at + 1]))
+    return Content("\n").join(rows)
+
+
+def _stacked(blocks: Sequence[Sequence[Content]]) -> list[Content]:
+    lines: list[Content] = []
+    for block in blocks:
+        lines += [Content(), *block] if lines else block
+    return lines

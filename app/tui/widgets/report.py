@@ -1,4 +1,4 @@
-"""Sections of a report as text for a page: names, figures, bars where something is shared; two columns where wide."""
+"""Sections of a report as text for a page: names, figures, bars where something is shared."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -6,40 +6,23 @@ from textwrap import wrap
 from textual.content import Content
 
 from app.tui.figures import bar
-from app.tui.widgets.page import MUTED, heading
+from app.tui.widgets.page import MUTED, column_width, heading, in_columns
 from app.turn_report import Line, Section
 
 _LONGEST_BAR, _SHORTEST_BAR = 24, 8
-_TWO_COLUMNS = 140
-_GAP = 6
 
 
 def draw_sections(sections: Sequence[Section], width: int) -> Content:
-    """All of them for `width` columns, a blank line between two."""
-    if width < _TWO_COLUMNS:
-        return Content("\n").join(_column(sections, width))
-    half = (width - _GAP) // 2
-    blocks = [_column([section], half) for section in sections]
-    n_lines = sum(map(len, blocks))
-    n_left = next((i for i in range(len(blocks)) if 2 * sum(map(len, blocks[:i])) >= n_lines), len(blocks))
-    left, right = _column(sections[:n_left], half), _column(sections[n_left:], half)
-    rows = []
-    for at in range(max(len(left), len(right))):
-        line = left[at] if at < len(left) else Content()
-        rows.append(Content.assemble(line.pad_right(half + _GAP - line.cell_length), *right[at : at + 1]))
-    return Content("\n").join(rows)
-
-
-def _column(sections: Sequence[Section], width: int) -> list[Content]:
+    """All of them for a page of `width` columns."""
+    own_width = column_width(width)
     # One column of names for all sections where there is room, so that figures stand below each other.
     names = max((len(line.name) for section in sections for line in section.lines), default=0) + 2
-    lines: list[Content] = []
+    blocks = []
     for section in sections:
         own = max((len(line.name) for line in section.lines), default=0) + 2
-        if lines:
-            lines.append(Content())
-        lines += _section(section, width, names if names <= width // 3 else min(own, width // 2))
-    return lines
+        column = names if names <= own_width // 3 else min(own, own_width // 2)
+        blocks.append(_section(section, own_width, column))
+    return in_columns(blocks, width)
 
 
 def _section(section: Section, width: int, column: int) -> list[Content]:
