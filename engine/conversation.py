@@ -16,7 +16,6 @@ What is equal to what, on the native path to the last bit:
 On the torch path sums depend on how many rows share a forward, so equal means to rounding, and near-ties may part.
 """
 
-import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -91,8 +90,7 @@ class Conversations:
         `replay` reads the whole prompt, past replies included, as one prompt from an empty state.
         Raises: what `generate` raises.
         """
-        started = time.monotonic()
-        ids, n_said = prompt.ids, prompt.n_begun
+        ids, n_said, n_drawn = prompt.ids, prompt.n_begun, 0
         start = self.kept.find(()) if replay else self._start(prompt)
         reused = start.n_tokens
         # Before states are moved about, which takes a while when they are long.
@@ -125,11 +123,13 @@ class Conversations:
             ):
                 if isinstance(event, PrefillProgress) and not event.done_tokens:
                     continue  # it was said already
-                if isinstance(event, TokenDrawn) and not state.n_tokens % _ROOM_EVERY_TOKENS:
-                    self.kept.make_room()  # the live state has grown
+                if isinstance(event, TokenDrawn):
+                    n_drawn += 1
+                    if not n_drawn % _ROOM_EVERY_TOKENS:
+                        self.kept.make_room()  # the live state has grown
                 if isinstance(event, TurnDone):
                     self.kept.keep()
-                    self._note_rate(event.stats, time.monotonic() - started)
+                    self._note_rate(event.stats)
                 yield event
         finally:
             self.kept.keep()
@@ -154,11 +154,11 @@ class Conversations:
         """Where a turn begins. Two pictures are one id, so nothing is known of a prompt that has one."""
         return self.kept.find(() if prompt.images else prompt.ids, prompt.drawn)
 
-    def _note_rate(self, stats: TurnStats, elapsed_s: float) -> None:
+    def _note_rate(self, stats: TurnStats) -> None:
         read = stats.prompt_tokens - stats.reused_tokens
         # A stop may have come before the prompt was read.
         if stats.answer_tokens + stats.thinking_tokens and read > 0:
-            self._rates.append((read, min(stats.prefill_s, elapsed_s)))
+            self._rates.append((read, stats.prefill_s))
 
 
 def _places(marks: Sequence[int], reused: int) -> frozenset[int]:
