@@ -27,7 +27,7 @@ from engine.errors import PromptError, Stopped
 from engine.events import LoadProgress, PrefillProgress
 from engine.experts import ExpertWeights, expert_bytes
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
-from engine.hyper import collapse, mix, rms_norm, update
+from engine.hyper import collapse_normed, mix, update
 from engine.kernels import Matrix
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import NUMERICS, NumericsName
@@ -245,7 +245,7 @@ class Model:
                 targets.append(numerics.value(_mean_copies(kept)))  # [n, D]
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config, numerics)
-            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
+            x = collapse_normed(h, pre, block.attention.norm, config.norm_eps, numerics)
             clock.lap("dense")
             y = attention(x, block.attention, layer, state, step, config, freq, numerics, clock)
             clock.lap("attention", n_bytes.attention)
@@ -253,7 +253,7 @@ class Model:
             pre = coefficients.pre
             # FFN half: collapsed with the mix of the attention half.
             coefficients = mix(h, block.mix_ffn, config, numerics)
-            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.ffn.norm, config.norm_eps))
+            x = collapse_normed(h, pre, block.ffn.norm, config.norm_eps, numerics)
             routing = route(x, block.ffn, config.n_activated_experts, config, numerics)
             y = moe(x, routing, self._waves(layer, _phase(step), should_stop), block.ffn, config, numerics)
             h = update(h, y, coefficients, numerics)
@@ -266,8 +266,7 @@ class Model:
         if trace is not None:
             trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
         clock.lap("other")
-        x = collapse(h[-n_logits:], pre[-n_logits:], numerics)
-        x = numerics.value(rms_norm(x, self._trunk.norm, config.norm_eps))
+        x = collapse_normed(h[-n_logits:], pre[-n_logits:], self._trunk.norm, config.norm_eps, numerics)
         result = Result(step=step, logits=numerics.product(x, self._trunk.head))
         clock.lap("head", self._head_bytes)
         return result
