@@ -41,7 +41,11 @@ _MOST_LINE_BYTES = 1 << 24
 
 def wants_plain(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the screen cannot be had: stdin or stdout is no terminal, or it is a dumb one."""
-    return environ.get("TERM", "") in ("", "dumb") or not (sys.stdin.isatty() and sys.stdout.isatty())
+    return environ.get("TERM", "") in ("", "dumb") or not (_stdin_is_terminal() and sys.stdout.isatty())
+
+
+def _stdin_is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()  # None after `<&-`
 
 
 class SpacedProgress:
@@ -209,7 +213,7 @@ class PlainChat:
             self.fail(event.error)
 
     def _greet(self) -> None:
-        if not sys.stdin.isatty():
+        if not _stdin_is_terminal():
             return
         demo = "the bundled demo, a tiny model that knows only Artesian's help" if self.choice.is_demo else ""
         self.tell(f"Artesian with {demo or one_line(str(self.choice.folder))}.")
@@ -222,11 +226,13 @@ class PlainChat:
             line = self._read_line("... " if lines else "> ")
             if line is None:
                 return "\n".join(lines) if lines else None
-            if not (sys.stdin.isatty() and line.endswith("\\")):
+            if not (_stdin_is_terminal() and line.endswith("\\")):
                 return "\n".join([*lines, line])
             lines.append(line.removesuffix("\\"))
 
     def _read_line(self, prompt: str) -> str | None:
+        if sys.stdin is None:
+            return None
         if sys.stdin.isatty():
             with_editing = sys.stdout.isatty()
             if with_editing:

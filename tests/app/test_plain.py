@@ -218,6 +218,20 @@ def test_stdin_that_is_no_text_is_refused(chat: Run) -> None:
         chat(b"a\xff\n")
 
 
+def test_a_closed_stdin_is_an_empty_one(chat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert wants_plain({"TERM": "xterm"})
+    settings = Settings()
+    plain = PlainChat(
+        backend_factory=lambda choice: ScriptedBackend(),
+        choice=choose_model(None, settings, environ={}),
+        store=TranscriptStore(Path("/nowhere")),
+        settings=settings,
+        session_of=ChatSession,
+    )
+    assert plain.run() is ExitCode.DONE
+
+
 def test_settings_are_shown_and_changed_in_the_file(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
     path = paths.settings_file()
     path.parent.mkdir(parents=True)
