@@ -76,7 +76,7 @@ def run(
         str | None,
         Parameter(
             name="--continue",
-            help="Go on with a saved conversation, [ID] or the latest; without a question, with its cut reply.",
+            help="Go on with this saved conversation; without an ID the latest, without a question its cut-off reply.",
         ),
     ] = None,
     replay: Annotated[bool, Parameter(help="With --continue: read it all again, as one prompt.")] = False,
