@@ -121,6 +121,8 @@ class PlainChat:
                 self.say(entry.text)
             else:
                 self.tell(entry.problem)
+        except BrokenPipeError:
+            raise  # whoever read the replies has gone: nothing is left to be said
         except (AppError, EngineError, StorageError, OSError) as error:
             self.fail(error)
 

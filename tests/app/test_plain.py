@@ -218,6 +218,18 @@ def test_stdin_that_is_no_text_is_refused(chat: Run) -> None:
         chat(b"a\xff\n")
 
 
+def test_a_reader_that_has_gone_ends_the_chat(chat: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        chat("one", "two")
+    (info,) = TranscriptStore(tmp_path / "transcripts").list()
+    assert info.title == "one" and info.n_messages == 2, "the second line is not answered for nobody"
+
+
 def test_a_closed_stdin_is_an_empty_one(chat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert wants_plain({"TERM": "xterm"})
