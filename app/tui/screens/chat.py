@@ -18,6 +18,7 @@ from app.tui.screens.chat_copying import CopyActions
 from app.tui.screens.chat_looking import LookActions
 from app.tui.screens.chat_turns import TurnActions
 from app.tui.widgets.prompt import Prompt
+from app.tui.widgets.transcript_view import TranscriptView
 from app.values import EFFORTS, is_effort, parse_effort
 
 
@@ -32,6 +33,12 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
     def _commanded(self, event: Prompt.Commanded) -> None:
         event.stop()
         self.artesian.run_action_id(event.action.id, event.argument)
+
+    @on(TranscriptView.Typed)
+    def _typed(self, event: TranscriptView.Typed) -> None:
+        event.stop()
+        self.set_focus(self.prompt.editor)
+        self.prompt.editor.insert(event.text)
 
     @on(Prompt.Problem)
     def _prompt_problem(self, event: Prompt.Problem) -> None:

@@ -83,6 +83,12 @@ class TranscriptView(ScrollView, can_focus=True):
         node_id: str | None
 
     @dataclass
+    class Typed(Message):
+        """A letter that does nothing here: the user is writing."""
+
+        text: str
+
+    @dataclass
     class Aligned(Message):
         """The text begins at another column."""
 
@@ -411,6 +417,12 @@ class TranscriptView(ScrollView, can_focus=True):
 
     def _note_scroll(self, y: float) -> None:
         self.follows = y >= self.max_scroll_y - 0.5
+
+    def on_key(self, event: events.Key) -> None:
+        """Let a letter that no action has go to the box."""
+        if event.is_printable and event.character and event.key not in self.screen.active_bindings:
+            event.stop()
+            self.post_message(self.Typed(event.character))
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the block under the mouse."""

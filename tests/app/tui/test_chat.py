@@ -349,6 +349,13 @@ async def test_any_size_at_any_moment_loses_nothing(tmp_path: Path) -> None:
         assert "3 tokens in 2.0 s" in screen_text(app)
 
 
+async def test_a_letter_without_a_meaning_in_the_conversation_goes_to_the_box(tmp_path: Path) -> None:
+    async with chat(tmp_path, CueBackend(said("Hello."))) as (app, pilot):
+        await ask(pilot, "go")
+        await pilot.press("ctrl+up", "W", "h", "y")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "Why")
+
+
 async def test_raw_shows_the_text_as_it_was_written(tmp_path: Path) -> None:
     async with chat(tmp_path, CueBackend(said("Some **bold** text."))) as (app, pilot):
         await ask(pilot, "go")
