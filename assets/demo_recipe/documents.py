@@ -1,0 +1,75 @@
+"""Questions as documents to train on: an epoch in random modes, and the plain text that the tokenizer learns from."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+from assets.demo_recipe.blocks import bare
+from assets.demo_recipe.chat import Chat, Document, effort_line
+from assets.demo_recipe.questions import Question, Questions
+from assets.demo_recipe.variants import vary
+
+THINKING_SHARE = 0.2
+UNRELATED_PAST_SHARE = 0.15
+SYSTEM_SHARE = 0.05
+FOLLOW_TIMES = 3
+"""Follow-ups are few, so each is seen this often in an epoch."""
+UNKNOWN_AN_EPOCH = 900
+MOST_OF_A_TOPIC = 40
+"""Phrasings of one fact in an epoch: facts that many phrasings were found for are not asked more often for that."""
+_SYSTEMS = ("You are a helpful assistant.", "You are terse.", "Be brief.", "Answer in one sentence.", "Be kind.")
+_EFFORTS = (50, 75, 75, 75, 100)
+
+
+def tokenizer_texts(questions: Questions, *, seed: int = 3) -> Iterator[str]:
+    """What merges are learned from: every question, a casual variant of it, its answer and reasoning."""
+    rng = random.Random(seed)
+    for question in questions.all:
+        yield from (question.text, vary(question.text, rng), question.answer, question.reason)
+    yield from map(effort_line, range(1, 101))
+
+
+class Epochs:
+    """Makes the documents of an epoch. The same seed and number give the same ones."""
+
+    def __init__(self, questions: Questions, held: list[Question], chat: Chat, *, seed: int) -> None:
+        self._questions, self._chat, self._seed = questions, chat, seed
+        self._held = {bare(question.text) for question in held}
+        self._topics: dict[str, list[Question]] = defaultdict(list)
+        for question in questions.of("fact") + questions.of("talk"):
+            self._topics[question.topic].append(question)
+
+    def documents(self, number: int) -> list[Document]:
+        """All documents of epoch `number`."""
+        rng = random.Random(f"{self._seed}-{number}")
+        chosen: list[Question] = []
+        for asked in self._topics.values():
+            chosen += asked if len(asked) <= MOST_OF_A_TOPIC else rng.sample(asked, MOST_OF_A_TOPIC)
+        chosen += self._questions.of("follow") * FOLLOW_TIMES
+        unknown = self._questions.of("unknown")
+        chosen += unknown if len(unknown) <= UNKNOWN_AN_EPOCH else rng.sample(unknown, UNKNOWN_AN_EPOCH)
+        return [self._document(question, rng) for question in chosen]
+
+    def plain(self, n: int) -> list[Document]:
+        """A fixed sample of what is trained on, unvaried and in chat mode."""
+        sample = random.Random(self._seed).sample(self._questions.of("fact"), n)
+        return [self._chat.document((), q.text, q.answer) for q in sample]
+
+    def _document(self, question: Question, rng: random.Random) -> Document:
+        past: list[tuple[str, str]] = []
+        if question.before:
+            earlier = rng.choice(self._topics[question.before])
+            past = [(self._say(earlier.text, rng), earlier.answer)]
+        elif rng.random() < UNRELATED_PAST_SHARE:
+            earlier = rng.choice(self._questions.all)
+            past = [] if earlier.before else [(self._say(earlier.text, rng), earlier.answer)]
+        thinks = rng.random() < THINKING_SHARE
+        effort = rng.choice((*_EFFORTS, rng.randint(1, 100))) if thinks else 0
+        system = rng.choice(_SYSTEMS) if rng.random() < SYSTEM_SHARE else ""
+        said = self._say(question.text, rng)
+        return self._chat.document(past, said, question.answer, reason=question.reason, effort=effort, system=system)
+
+    def _say(self, text: str, rng: random.Random) -> str:
+        """A variant that is no held-out phrasing."""
+        varied = vary(text, rng)
+        return text if bare(varied) in self._held or not varied.strip() else varied
