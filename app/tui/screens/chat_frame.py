@@ -179,6 +179,8 @@ class ChatFrame(Screen[None]):
     def note(self, text: str, style: str = "") -> None:
         """Say something above the box; "" takes it away."""
         self._shows_price = False
+        if not text and not self._note.has_class("-shown"):
+            return
         self._note.update(Content.styled(one_line(text), style))
         self._note.set_class(bool(text), "-shown")
 

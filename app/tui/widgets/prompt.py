@@ -222,6 +222,8 @@ class Prompt(Vertical):
 
     def hint(self, text: str) -> None:
         """Say something below the box, until it changes; "" takes it away."""
+        if not text and not self._hint.has_class("-shown"):
+            return  # an update lays out the whole screen, which no key is to wait for
         self._hint.update(visible(text))
         self._hint.set_class(bool(text), "-shown")
 

@@ -58,6 +58,8 @@ class SlashMenu(Static):
 
     def offer(self, actions: Sequence[Action]) -> None:
         """Show `actions`, the first marked; the mark stays where it was if they are the same."""
+        if not actions and not self._actions:
+            return  # an update lays out the whole screen, which no key is to wait for
         if actions != self._actions:
             self._actions, self._at, self._first = actions, 0, 0
         self._paint()
