@@ -88,6 +88,18 @@ def assumed_rates(n_cores: int) -> Rates:
     )
 
 
+def at_memory_rate(rates: Rates, memory_bytes_s: float) -> Rates:
+    """The same kernels on a machine whose memory gives so much: each keeps its share of what is read."""
+    scale = memory_bytes_s / rates.memory_bytes_s
+    return replace(
+        rates,
+        memory_bytes_s=memory_bytes_s,
+        fp4_bytes_s=rates.fp4_bytes_s * scale,
+        fp8_bytes_s=rates.fp8_bytes_s * scale,
+        plain_bytes_s=rates.plain_bytes_s * scale,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
     """What a plan is made from."""

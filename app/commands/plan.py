@@ -25,7 +25,7 @@ from app.sizes import bytes_of
 from app.values import RULES
 from engine.draft.settings import DraftMode
 from planner.explain import curve, explain
-from planner.facts import Drive, MachineFacts, assumed_rates, with_drives
+from planner.facts import Drive, MachineFacts, assumed_rates, at_memory_rate, with_drives
 from planner.footprint import Footprint
 from storage.errors import MissingFolder
 
@@ -49,7 +49,8 @@ def run(
     mirror: Annotated[list[str] | None, Parameter(help="Folder with copies of shards; may be repeated.")] = None,
     split: Annotated[list[str] | None, Parameter(help="Folder with more shards; may be repeated.")] = None,
     what_if: Annotated[
-        str | None, Parameter(help="Another machine: ram=128GB,drives=2,drive=7GB,cores=8. Any of them.")
+        str | None,
+        Parameter(help="Another machine: ram=128GB,drives=2,drive=7GB,cores=8,memory=60GB (a second). Any of them."),
     ] = None,
     plot: Annotated[str | None, Parameter(help="Speed against memory: `screen`, or the name of an .svg file.")] = None,
     last: Annotated[
@@ -128,7 +129,13 @@ def _curve(planned: Planned) -> tuple[tuple[int, float], ...]:
     return curve(planned.facts, planned.footprint, planned.wishes, planned.abilities, planned.shares, most)
 
 
-_KEYS = {"ram": "a size such as 128GB", "drives": "a number", "drive": "a rate such as 7GB", "cores": "a number"}
+_KEYS = {
+    "ram": "a size such as 128GB",
+    "drives": "a number",
+    "drive": "a rate such as 7GB",
+    "cores": "a number",
+    "memory": "a rate such as 60GB",
+}
 
 
 def parse_what_if(text: str) -> dict[str, int]:
@@ -156,6 +163,8 @@ def supposed(facts: MachineFacts, what_if: Mapping[str, int]) -> MachineFacts:
             multiply_adds_s=facts.rates.multiply_adds_s * scale,
         )
         facts = replace(facts, n_cores=what_if["cores"], rates=rates)
+    if "memory" in what_if:
+        facts = replace(facts, rates=at_memory_rate(facts.rates, float(what_if["memory"])))
     if "ram" in what_if:
         total = what_if["ram"]
         used = min(facts.total_bytes - facts.available_bytes, total // 4)

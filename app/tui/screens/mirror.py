@@ -27,6 +27,7 @@ from app.tui.action_bindings import bindings_of
 from app.tui.context import context
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.panel import PanelScreen
+from app.tui.widgets.marked_list import MarkedList
 from app.tui.widgets.page import MUTED
 from storage.mirroring.places import Place
 from storage.mirroring.proposal import Proposal
@@ -75,7 +76,7 @@ class MirrorScreen(PanelScreen):
     def body(self) -> Iterable[Widget]:
         """A word on what this is, the places, what the marked one would buy, and the work under way."""
         yield Static(id="mirror-about", classes="panel-note", markup=False)
-        yield OptionList(classes="panel-list wraps", markup=False, compact=True)
+        yield MarkedList(classes="panel-list wraps")
         yield Static(id="mirror-offer", classes="panel-note", markup=False)
         yield Static(id="mirror-work", classes="panel-note", markup=False)
 
