@@ -1,0 +1,129 @@
+"""A run's folder: what a training needs to go on after a stop, and how many steps fit into the time it is given.
+
+The schedule counts steps, not seconds: how many there are is worked out once, from the first steps' measured speed,
+and kept. So a run that was stopped goes on as if it had not been, and `--steps` gives the same weights on the same
+machine. The one thing a reader would get wrong: everything random in a step follows from seed and step alone.
+"""
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from assets.demo_recipe.documents import Epochs
+from assets.demo_recipe.errors import RecipeError
+from assets.demo_recipe.optimise import Batch, batches
+
+_UNTIMED_STEPS = 24
+"""At the start: functions are compiled and shapes met for the first time."""
+_TIMED_STEPS = 24
+_SAVE_EVERY_S = 120.0
+_SAY_EVERY_S = 30.0
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(f"demo_recipe: {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How long a training may be."""
+
+    seconds: float
+    """From the call on, earlier runs in the same folder not counted."""
+    steps: int | None = None
+    """Exactly so many steps instead."""
+
+
+StepOf = Callable[[Batch, float, random.Random], float]
+"""Batch, share of the steps done, and a source of chance -> loss. Does one step."""
+
+
+class Training:
+    """One training in a folder, step by step, saved as it goes."""
+
+    def __init__(self, path: Path, module: nn.Module, optim: torch.optim.AdamW, epochs: Epochs, *, seed: int) -> None:
+        """`path` is the file that holds the state."""
+        self._path, self._module, self._optim, self._epochs, self._seed = path, module, optim, epochs, seed
+        self._step = 0
+        self._steps: int | None = None
+
+    def run(self, step_of: StepOf, budget: Budget, *, positions: int, pad: int) -> int:
+        """Train to the end, from where the file says; the steps that were done in all. Raises: RecipeError."""
+        started = time.monotonic()
+        self._restore()
+        if budget.steps is not None and self._steps is None:
+            self._steps = budget.steps
+        timed_from, saved, said, mean = 0.0, started, started, 0.0
+        first = self._step
+        number = 0
+        skipped = 0
+        while not self._done():
+            rng = random.Random(f"{self._seed}-batches-{number}")
+            for batch in batches(self._epochs.documents(number), positions, rng, pad):
+                if skipped < first:
+                    skipped += 1
+                    continue
+                if self._done():
+                    break
+                now = time.monotonic()
+                since = self._step - first
+                if self._steps is None and since == _UNTIMED_STEPS:
+                    timed_from = now
+                if self._steps is None and since == _UNTIMED_STEPS + _TIMED_STEPS:
+                    self._plan((now - timed_from) / _TIMED_STEPS, budget.seconds - (now - started))
+                loss = self._one(step_of, batch)
+                mean = loss if self._step == first + 1 else 0.98 * mean + 0.02 * loss
+                now = time.monotonic()
+                if now - said >= _SAY_EVERY_S:
+                    said = now
+                    say(f"step {self._step:,} of {self._steps or 0:,}, epoch {number + 1}, loss {mean:.4f}")
+                if now - saved >= _SAVE_EVERY_S and self._steps is not None:
+                    saved = now
+                    self.save()
+            number += 1
+        self.save()
+        return self._step
+
+    def _one(self, step_of: StepOf, batch: Batch) -> float:
+        torch.manual_seed(self._seed * 1_000_003 + self._step)
+        done = 0.0 if self._steps is None else self._step / self._steps
+        if self._steps is None:
+            done = self._step / 20_000  # a slow rise until the length of the run is known
+        loss = step_of(batch, done, random.Random(f"{self._seed}-step-{self._step}"))
+        self._step += 1
+        return loss
+
+    def _done(self) -> bool:
+        return self._steps is not None and self._step >= self._steps
+
+    def _plan(self, step_s: float, left_s: float) -> None:
+        self._steps = self._step + max(int(left_s / step_s), 1)
+        say(f"{step_s * 1e3:.0f} ms a step: {self._steps:,} steps")
+
+    def save(self) -> None:
+        """Write the state, in the place of the last one once it is whole."""
+        state = {"step": self._step, "steps": self._steps, "seed": self._seed}
+        state |= {"module": self._module.state_dict(), "optimiser": self._optim.state_dict()}
+        fresh = self._path.with_suffix(".new")
+        torch.save(state, fresh)
+        os.replace(fresh, self._path)  # noqa: PTH105
+
+    def _restore(self) -> None:
+        if not self._path.exists():
+            return
+        state: dict[str, Any] = torch.load(self._path, weights_only=True)
+        if state["seed"] != self._seed:
+            raise RecipeError(f"{self._path} was begun with seed {state['seed']}, not {self._seed}")
+        self._step, self._steps = state["step"], state["steps"]
+        self._module.load_state_dict(state["module"])
+        self._optim.load_state_dict(state["optimiser"])
+        say(f"{self._path.name}: going on at step {self._step:,} of {self._steps or 0:,}")

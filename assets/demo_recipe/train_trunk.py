@@ -1,0 +1,90 @@
+"""The trunk's training: one step, and what is measured of it.
+
+The one thing a reader would get wrong: engram is hidden from some documents' prompts from the first step on, never from
+what the model writes. Always on, it learns the last words of a question by heart and the trunk learns nothing; hidden
+from answers too, the trunk learns to do without.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from assets.demo_recipe.chat import Document
+from assets.demo_recipe.optimise import Batch, batches, optimiser, rate_share, step, token_losses, weighted_loss
+from assets.demo_recipe.rounding import Reader
+from assets.demo_recipe.rows import RowIds
+from assets.demo_recipe.run import StepOf
+from assets.demo_recipe.trunk import Trunk
+
+RATE = 2e-3
+TABLE_RATE = 6e-3
+DROPOUT = 0.1
+ROUNDED_FROM = 0.5
+"""Share of the steps after which weights are rounded as they are stored."""
+HIDDEN_PROMPTS = 0.7
+"""Share of documents whose prompts see no engram."""
+INDEX_EVERY = 3
+INDEX_LOSS = 0.3
+
+_CHECK_POSITIONS = 4000
+
+
+def engram_seen(batch: Batch, hidden_share: float) -> Tensor:
+    """[B, S] 1 where a position sees its engram rows: everywhere in some documents, in what is written in the rest."""
+    shown = torch.rand(len(batch.ids), 1) >= hidden_share
+    return (shown | batch.written).float()
+
+
+def trunk_optimiser(trunk: Trunk) -> torch.optim.AdamW:
+    """The optimiser of a trunk."""
+    return optimiser(trunk, RATE, TABLE_RATE)
+
+
+def trunk_step(trunk: Trunk, optim: torch.optim.AdamW, row_ids: RowIds, readers: tuple[Reader, Reader]) -> StepOf:
+    """One step of training; `readers` are for weights as they are, and as they are stored."""
+
+    def one(batch: Batch, done: float, rng: random.Random) -> float:
+        blocks = trunk.blocks()
+        for block in blocks:
+            block.dropout = DROPOUT
+        read = readers[done > ROUNDED_FROM]
+        ranks = rng.randrange(INDEX_EVERY) == 0
+        keep = engram_seen(batch, HIDDEN_PROMPTS)
+        ran = trunk(batch.tokens, row_ids(batch.ids), read, keep=keep, index_loss=ranks)
+        loss = weighted_loss(ran.logits, batch)
+        whole = loss if ran.index_loss is None else loss + INDEX_LOSS * ran.index_loss
+        step(trunk, optim, whole, rate_share(done), blocks)
+        for block in blocks:
+            block.dropout = 0.0
+        return float(loss.detach())
+
+    return one
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of documents, teacher-forced."""
+
+    loss: float
+    """Per written token."""
+    exact: float
+    """Share of documents whose every written token is the most likely one."""
+
+
+@torch.no_grad()
+def measure(
+    trunk: Trunk, row_ids: RowIds, documents: Sequence[Document], pad: int, read: Reader, *, engram: bool = True
+) -> Measured:
+    """Loss and exactness of a trunk, with and without its engram."""
+    total, count, exact = 0.0, 0, 0
+    for batch in batches(documents, _CHECK_POSITIONS, random.Random(0), pad):
+        keep = torch.full(batch.ids.shape, float(engram))
+        logits = trunk(batch.tokens, row_ids(batch.ids), read, keep=keep).logits
+        written = batch.written[:, 1:]
+        total += float((token_losses(logits, batch) * written).sum())
+        count += int(written.sum())
+        exact += int(((logits[:, :-1].argmax(-1) == batch.tokens[:, 1:]) | ~written).all(1).sum())
+    return Measured(total / count, exact / len(documents))
