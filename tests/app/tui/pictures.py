@@ -8,13 +8,20 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
+from typing import cast
+
+from textual.widgets import OptionList
 
 from app.commands.ask import make_local
+from app.mirroring import MirrorDesk
 from app.model_choice import ModelChoice
 from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
 from app.settings import Settings
+from app.tui.screens.mirror import MirrorScreen
 from tests.app.tui.chat_stage import CueBackend, ask, chat, screen_text, send
+from tests.app.tui.mirror_stage import StillDesk
 from tests.app.tui.snapshot import picture, wait_until
+from tests.app.tui.stage import Stage
 from tests.app.tui.test_chat_looks import QUESTION, READING
 
 FOLDER = Path("assets/pictures")
@@ -47,12 +54,22 @@ async def answering(folder: Path) -> None:
         (FOLDER / "plan.svg").write_text(picture(app), encoding="utf-8")
 
 
+async def places() -> None:
+    """Where copies could go, on a machine that is made up."""
+    app = Stage(screen=MirrorScreen(lambda: cast(MirrorDesk, StillDesk())))
+    async with app.run_test(size=(96, 18)) as pilot:
+        await wait_until(pilot, lambda: app.screen.query_one(OptionList).option_count == 3)
+        await pilot.pause(0.2)
+        (FOLDER / "mirror.svg").write_text(picture(app), encoding="utf-8")
+
+
 async def main() -> int:
     """Make them all."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         await reading(Path(first))
         await answering(Path(second))
+    await places()
     return 0
 
 

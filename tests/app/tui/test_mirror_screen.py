@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import cast
 
 import pytest
 from textual.pilot import Pilot
@@ -16,7 +17,8 @@ from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.mirror import MirrorScreen
 from storage.mirroring.files import WriteCalls
 from tests.app.test_mirror import drive_finder, make_root
-from tests.app.tui.snapshot import NORMAL, wait_until
+from tests.app.tui.mirror_stage import StillDesk
+from tests.app.tui.snapshot import NARROW, NORMAL, check, wait_until
 from tests.app.tui.stage import Stage
 
 pytestmark = pytest.mark.tui
@@ -169,3 +171,12 @@ async def test_a_model_that_is_not_whole_is_said_in_the_place_of_the_list(machin
     app = machine.stage()
     async with app.run_test(size=NORMAL) as pilot:
         await wait_until(pilot, lambda: "model-00005" in _said(app, "mirror-about"))
+
+
+@pytest.mark.parametrize(("name", "size"), [("mirror", NORMAL), ("mirror-narrow", NARROW)])
+async def test_it_looks_as_it_did(name: str, size: tuple[int, int]) -> None:
+    app = Stage(screen=MirrorScreen(lambda: cast(MirrorDesk, StillDesk())))
+    async with app.run_test(size=size) as pilot:
+        await wait_until(pilot, lambda: app.screen.query_one(OptionList).option_count == 3)
+        await pilot.pause()
+        check(app, name)
