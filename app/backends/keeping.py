@@ -23,7 +23,7 @@ LEAST_READ_BYTES = 200_000_000
 """A turn that read less from a drive says nothing of its rate."""
 
 
-LEAST_FORWARDS = 16
+LEAST_FORWARDS = 8
 """A shorter answer, or prompt, says nothing of the arithmetic's speed."""
 
 

@@ -2,6 +2,8 @@
 
 Usage: python -m tests.planner.real_run MODEL CEILING [TURNS [PROMPT_TOKENS [ANSWER_TOKENS]]]
 
+CEILING is a size, or - for what the machine or its cgroup leaves.
+
 Every turn has a conversation of its own, of words drawn at random, so that nothing is reused and the experts asked for
 are not those of the turn before. The first turn is a rehearsal: from it the rates are learnt. Before every other the
 arithmetic is measured again, because another program that is busy at the same time slows both alike. Prints one JSON
@@ -30,7 +32,7 @@ from planner.facts import own_bytes, peak_bytes
 
 def run(folder: Path, ceiling: str, turns: int, prompt_tokens: int, answer_tokens: int) -> dict[str, Any]:
     """The plan, and each turn's figures beside it."""
-    wishes = make_wishes(MemoryOptions(ram=ceiling), Settings(), Reading())
+    wishes = make_wishes(MemoryOptions(ram=None if ceiling == "-" else ceiling), Settings(), Reading())
     made = {"numerics": "exact", "index_owner": "published", "reading": Reading(), "token_map_cache": None}
     backend = LocalBackend(folder, **made, profiles=None, wishes=wishes, rates=rates_file())  # type: ignore[arg-type]
     backend.open(lambda event: None, lambda: False)
@@ -66,6 +68,7 @@ def run(folder: Path, ceiling: str, turns: int, prompt_tokens: int, answer_token
     return {
         "planned_bytes": plan.planned_bytes,
         "ceiling_bytes": plan.ceiling_bytes,
+        "ruled_by": plan.ruled_by,
         "peak_bytes": peak_bytes(),
         "peak_over_planned": peak_bytes() / plan.planned_bytes,
         "slots": list(plan.slots.values()),
