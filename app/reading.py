@@ -50,9 +50,7 @@ class ReadingOptions:
         int | None,
         Parameter(help=f"Reads in flight on each drive, 1 to 256. [default: {DEFAULT_DEPTH} for most]"),
     ] = None
-    cache_rows: Annotated[
-        int | None, Parameter(help="Rows of each engram table kept. [default: planned]")
-    ] = None
+    cache_rows: Annotated[int | None, Parameter(help="Rows of each engram table kept. [default: planned]")] = None
     cache_policy: Annotated[
         str | None,
         Parameter(help=f"Which expert makes room: {', '.join(POLICIES)}. [default: {DEFAULT_POLICY}]"),
