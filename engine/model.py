@@ -240,9 +240,7 @@ class Model:
                 h = engram(h, looked_up, block.engram, config, numerics)
                 clock.lap("engram", n_bytes.engram)
             if self.head is not None and layer in config.dspark_target_layer_ids:
-                # Of a prompt only what can survive it, unless the state is to be taken back into it.
-                kept = h[-config.window_size :] if step.rule == "prefill" and not step.marked else h
-                targets.append(numerics.value(_mean_copies(kept)))  # [n, D]
+                targets.append(numerics.value(_mean_copies(h[-_draft_rows(step, config.window_size) :])))  # [n, D]
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config, numerics)
             x = collapse_normed(h, pre, block.attention.norm, config.norm_eps, numerics)
@@ -349,6 +347,21 @@ _MOST_STEP_ROWS = 8
 def _phase(step: Step) -> Phase:
     """How a forward goes through the slots: as a token does, or as a prompt does; so does a reply that is run again."""
     return "prefill" if step.n_rows > _MOST_STEP_ROWS else step.rule
+
+
+_MARKED_WINDOWS = 4
+
+
+def _draft_rows(step: Step, window: int) -> int:
+    """Of how many of a step's last rows the draft head's keys are made: those that can survive a prompt, and those that
+    a state needs which is taken back to a mark near its end. Further back it drafts less well for a while: rows of all
+    of a long prompt would take as much memory as everything else in its forward.
+    """
+    if step.rule != "prefill":
+        return step.n_rows
+    end = step.start + step.n_rows
+    near = [mark for mark in step.marked if end - mark <= (_MARKED_WINDOWS - 1) * window]
+    return min(step.n_rows, window + end - min(near, default=end))
 
 
 def _checking(should_stop: ShouldStop) -> Callable[[], None]:
