@@ -95,9 +95,9 @@ class Governor:
         n_bytes = self._slots.resize(self._now)
         if n_bytes and not self._said:
             self._said = True
-            left, wanted = format_bytes(max(0, available)), format_bytes(self._plan.reserve_bytes)
+            left, kept = format_bytes(max(0, available)), format_bytes(self._plan.reserve_bytes)
             self._say(
-                f"Memory is short: {left} available, {wanted} are to be left. {format_bytes(n_bytes)} of experts were "
+                f"Memory is short: {left} available, {kept} are to be left. {format_bytes(n_bytes)} of experts were "
                 "given back; it is slower until there is room."
             )
 

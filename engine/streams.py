@@ -16,7 +16,7 @@ from storage.batch import DEFAULT_DEPTH, BatchReader, DriveStats
 from storage.checkpoint import Checkpoint
 from storage.direct import IoMode, IoPath
 from storage.expert_cache import ExpertCache, Observer
-from storage.expert_layout import ExpertLayout, expert_layouts, slot_bytes
+from storage.expert_layout import ExpertLayout, expert_layouts
 from storage.policy import DEFAULT_POLICY
 from storage.read_rate import read_rate
 from storage.replica_files import ReplicaFiles
@@ -191,24 +191,6 @@ class Streams:
         self.experts.close()
         self._reader.close()
         self._files.close()
-
-
-def slots_within(checkpoint: Checkpoint, config: ModelConfig, budget_bytes: int, *, block_bytes: int = 4096) -> int:
-    """How many slots every layer gets when all slots together may take `budget_bytes`; at least 1."""
-    stride = _stride(checkpoint, config, block_bytes)
-    for_layers = budget_bytes - SPARE_SLOTS * stride
-    return max(1, min(config.n_routed_experts, for_layers // (stride * config.n_layers)))
-
-
-def bytes_of_slots(checkpoint: Checkpoint, config: ModelConfig, slots: int, *, block_bytes: int = 4096) -> int:
-    """The most memory that `slots` for every layer, and those lent to a prefill, take."""
-    stride = _stride(checkpoint, config, block_bytes)
-    return (SPARE_SLOTS + config.n_layers * min(slots, config.n_routed_experts)) * stride
-
-
-def _stride(checkpoint: Checkpoint, config: ModelConfig, block_bytes: int) -> int:
-    check_experts(checkpoint, config)
-    return slot_bytes(expert_layouts(checkpoint.tensors, expert_prefixes(config)).values(), block_bytes)
 
 
 _EMBEDDING = -1

@@ -13,7 +13,8 @@ from engine.events import TokenDrawn
 from engine.generate import generate
 from engine.model import Model, Result, Trace
 from engine.sampling import Sampler, SamplerSettings
-from engine.streams import StreamSettings, slots_within
+from engine.streams import SPARE_SLOTS, StreamSettings
+from planner.footprint import footprint, places
 from storage.checkpoint import Checkpoint
 
 
@@ -28,7 +29,9 @@ def answer(folder: Path, prompt_tokens: int, answer_tokens: int, slot_bytes: int
     before = peak_bytes()
     with Checkpoint.open(folder) as checkpoint:
         config = load_config(folder).config
-        streams = StreamSettings(slots_per_layer=slots_within(checkpoint, config, slot_bytes), cache_rows=1024)
+        stride = footprint(config, places(checkpoint.tensors)).stride_bytes
+        slots = (slot_bytes // stride - SPARE_SLOTS) // config.n_layers
+        streams = StreamSettings(slots_per_layer=slots, cache_rows=1024)
         model = Model.open(checkpoint, config, streams=streams)
         needed_bytes, experts = 0, 0
         forward = model.forward

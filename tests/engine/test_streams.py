@@ -15,7 +15,7 @@ from engine.generate import generate
 from engine.model import Model
 from engine.sampler_settings import SamplerSettings
 from engine.sampling import Sampler
-from engine.streams import SPARE_SLOTS, StreamSettings, bytes_of_slots, slots_within
+from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 from storage.errors import DriveError
 from storage.expert_layout import expert_layout
@@ -250,25 +250,6 @@ def test_observers_hear_of_every_request(tiny_config: ModelConfig) -> None:
         model.close()
     assert [layer for layer, _, _ in heard] == list(range(8)) * 3
     assert {phase for _, _, phase in heard[:16]} == {"prefill"} and {h[1:] for h in heard[16:]} == {(3, "decode")}
-
-
-def test_slots_within_a_budget(tiny_config: ModelConfig) -> None:
-    with Checkpoint.open(TINY / "checkpoint") as checkpoint:
-        # A slot takes 26,112 bytes of payload in two reads, each with up to a block of 4096 at either end.
-        stride = 0
-        for n in (1, 2, 16):
-            low, high = 0, 1 << 30
-            while low < high:
-                middle = (low + high) // 2
-                low, high = (low, middle) if slots_within(checkpoint, tiny_config, middle) >= n else (middle + 1, high)
-            if n == 2:
-                stride = low // (SPARE_SLOTS + 2 * 8)
-                assert stride * (SPARE_SLOTS + 2 * 8) == low
-        assert 26_112 <= stride <= 26_112 + 4 * 4096
-        assert slots_within(checkpoint, tiny_config, 0) == 1
-        assert slots_within(checkpoint, tiny_config, 1 << 40) == 16
-        assert bytes_of_slots(checkpoint, tiny_config, 2) == stride * (SPARE_SLOTS + 2 * 8)
-        assert bytes_of_slots(checkpoint, tiny_config, 999) == stride * (SPARE_SLOTS + 16 * 8)
 
 
 def test_warm_up_reads_what_a_step_then_finds(tiny_config: ModelConfig) -> None:
