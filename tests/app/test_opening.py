@@ -121,6 +121,16 @@ def test_without_weights_the_rates_are_measured_and_said(tmp_path: Path, ask: As
     assert notice.count("/s") == 2 and f"artesian: {notice}\n" in err
 
 
+def test_rates_measured_once_are_used_by_the_next_run(tmp_path: Path, ask: Ask, plain: list[int]) -> None:
+    mirror = str(_mirror(tmp_path / "mirror"))
+    (first,) = _notices(ask("--mirror", mirror)[0])
+    events, _ = ask("--mirror", mirror)
+    (second,) = _notices(events)
+    # The same figures, to the digit: rates measured twice would differ.
+    assert _tokens(events) == plain and second == first.replace("Measured now", "Measured before")
+    assert "Measured now" in _notices(ask("--mirror", mirror, "--depth", "2")[0])[0]  # at another depth, anew
+
+
 def test_a_split_checkpoint_is_read_from_both_folders(tmp_path: Path, ask: Ask, plain: list[int]) -> None:
     model = tmp_path / "first"
     shutil.copytree(_TINY, model)
