@@ -52,14 +52,14 @@ class Served:
             settings = DraftSettings(mode="on")
             self.drafter = Drafter(model.head, settings, block_size=model.config.dspark_block_size)
 
-    def answer(self, prompt: Sequence[int]) -> tuple[list[int], TurnStats | None]:
+    def answer(self, prompt: Sequence[int], *, most_tokens: int = MOST_TOKENS) -> tuple[list[int], TurnStats | None]:
         """The ids of a reply, reasoning included, and its figures."""
         if self.drafter is not None:
             self.drafter.begin_turn()
         ids: list[int] = []
         stats: TurnStats | None = None
         events = generate(
-            self.model, self.model.new_state(), prompt, sampler=self._sampler, max_tokens=MOST_TOKENS,
+            self.model, self.model.new_state(), prompt, sampler=self._sampler, max_tokens=most_tokens,
             stop_ids={self._chat.eos}, drafter=self.drafter,
         )  # fmt: skip
         for event in events:

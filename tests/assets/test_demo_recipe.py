@@ -1,0 +1,295 @@
+"""The demo's training forward against the engine, on files it exported itself after a few steps of training."""
+
+import random
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from setuptools import find_packages
+from torch import Tensor, nn
+
+from assets.demo_recipe.chat import Document
+from assets.demo_recipe.draft import Draft
+from assets.demo_recipe.evaluate import Served
+from assets.demo_recipe.export import round_in_place
+from assets.demo_recipe.geometry import TINY
+from assets.demo_recipe.optimise import Batch, balance, batches, optimiser, token_losses, wanted_traffic
+from assets.demo_recipe.recipe import Recipe
+from assets.demo_recipe.rounding import ROUND, Reader, pack_fp4, pack_fp8, pack_row8
+from assets.demo_recipe.run import Budget, Training
+from assets.demo_recipe.tokenizer import token_classes
+from assets.demo_recipe.train_draft import anchors_of, draft_optimiser, draft_step
+from assets.demo_recipe.train_trunk import engram_seen, measure, trunk_optimiser, trunk_step
+from assets.demo_recipe.trunk import Trunk
+from engine.draft.head import DraftTrace
+from engine.formats import expand_fp4, expand_fp8, expand_rows
+from engine.hashing import compressed_map
+from engine.model import never
+from engine.prompt import AssistantMessage, SystemMessage, UserMessage, render
+from engine.tokens import ChatTokenizer
+from tests.engine.drafting import GREEDY, opened, prefilled
+
+STEPS = 6
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A tiny model after a few steps, exported."""
+
+    recipe: Recipe
+    trunk: Trunk
+    draft: Draft
+    folder: Path
+    batch: Batch
+    losses: list[float]
+    draft_losses: list[float]
+
+
+def _documents(recipe: Recipe) -> list[Document]:
+    """A few conversations, one of two turns and one that thinks."""
+    first, second, third = recipe.questions.of("fact")[:300:100]
+    return [
+        recipe.chat.document((), first.text, first.answer),
+        recipe.chat.document(((first.text, first.answer),), second.text, second.answer),
+        recipe.chat.document((), third.text, third.answer, reason=third.reason, effort=75),
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    recipe = Recipe(tmp_path_factory.mktemp("run"), sizes=TINY)
+    documents = _documents(recipe)
+    batch = next(batches(documents, 4000, random.Random(0), recipe.chat.pad))
+    assert len(batch.ids) == len(documents)
+    torch.manual_seed(0)
+    trunk, draft = Trunk(recipe.config), Draft(recipe.config)
+    readers = (Reader(rounded=False), Reader(rounded=True))
+    optim = trunk_optimiser(trunk)
+    one = trunk_step(trunk, optim, recipe.row_ids, readers)
+    shares = [0.03 + 0.97 * step / STEPS for step in range(STEPS)]  # the second half with rounded weights
+    losses = [one(batch, share, random.Random(step)) for step, share in enumerate(shares)]
+    round_in_place(trunk)
+    trunk.requires_grad_(False)
+    draft_optim = draft_optimiser(draft)
+    one = draft_step(trunk, draft, draft_optim, recipe.row_ids, readers, recipe.chat.pad)
+    draft_losses = [one(batch, share, random.Random(step)) for step, share in enumerate(shares)]
+    round_in_place(draft)
+    return Trained(recipe, trunk, draft, recipe.export(trunk, draft), batch, losses, draft_losses)
+
+
+def _ids(trained: Trained) -> list[int]:
+    """The longest conversation: long enough for the indexer to leave something out at both ratios."""
+    ids = max(_documents(trained.recipe), key=lambda document: len(document.ids)).ids
+    assert len(ids) // 2 > trained.recipe.config.index_topk
+    return list(ids)
+
+
+def _forward(trained: Trained, ids: list[int]) -> tuple[Tensor, Tensor]:
+    tokens = torch.tensor([ids])
+    with torch.no_grad():
+        ran = trained.trunk(tokens, trained.recipe.row_ids(tokens.numpy()), Reader(rounded=False))
+    return ran.logits[0], ran.hidden
+
+
+def test_a_few_steps_lower_the_loss(trained: Trained) -> None:
+    assert trained.losses[-1] < trained.losses[0] - 0.3
+    assert all(torch.isfinite(torch.tensor(trained.draft_losses)))
+
+
+def test_the_engine_computes_what_was_trained(trained: Trained) -> None:
+    ids = _ids(trained)
+    want, _ = _forward(trained, ids)
+    with opened(trained.folder) as model:
+        result = model.forward(model.new_state(), ids, "prefill", n_logits=len(ids))
+    assert float(want.std()) > 0.3
+    assert float((result.logits - want).abs().max()) < 1e-3
+
+
+def test_the_engine_drafts_what_was_trained(trained: Trained) -> None:
+    ids = _ids(trained)
+    _, hidden = _forward(trained, ids)
+    with opened(trained.folder) as model:
+        assert model.head is not None
+        state, logits = prefilled(model, ids)
+        token, trace = int(logits.argmax()), DraftTrace()
+        proposal = model.head.propose(state, token, 5, GREEDY.draw, never, trace)
+    tokens = torch.tensor([[[token, *proposal.ids]]])
+    with torch.no_grad():
+        trunk = trained.trunk
+        ours, confidence = trained.draft(
+            hidden, torch.tensor([[len(ids) - 1]]), tokens, trunk.embed, trunk.head, Reader(rounded=False)
+        )
+    assert ours[0, 0].max(-1).values.tolist() == pytest.approx(trace.top_logits, abs=1e-3)
+    assert ours[0, 0].argmax(-1).tolist() == list(proposal.ids)
+    assert confidence[0, 0].tolist() == pytest.approx(proposal.confidence, abs=1e-3)
+
+
+def test_engram_and_indexer_take_part(trained: Trained) -> None:
+    """Else the comparisons above would hold without them."""
+    recipe, ids = trained.recipe, torch.tensor([_ids(trained)])
+    with torch.no_grad():
+        rows, read = recipe.row_ids(ids.numpy()), Reader(rounded=False)
+        seen = trained.trunk(ids, rows, read).logits
+        blind = trained.trunk(ids, rows, read, keep=torch.zeros(ids.shape)).logits
+        for block in trained.trunk.blocks():
+            if block.index_source:
+                block.i_weights.neg_()  # the worst positions instead of the best
+        other = trained.trunk(ids, rows, read).logits
+        for block in trained.trunk.blocks():
+            if block.index_source:
+                block.i_weights.neg_()
+    assert float((seen - blind).abs().max()) > 1e-2
+    assert float((seen - other).abs().max()) > 1e-3
+
+
+def test_a_reply_of_the_engine_is_judged_from_the_files(trained: Trained) -> None:
+    chat = trained.recipe.chat
+    with opened(trained.folder) as model:
+        served = Served(model, chat)
+        prompt = list(chat.document((), "what is a slot?", "").ids[:-1])
+        state, logits = prefilled(model, prompt)
+        ids, stats = served.answer(prompt, most_tokens=12)
+    assert stats is not None and stats.draft is not None and stats.draft.rounds > 0
+    assert (ids or [chat.eos])[0] == int(logits.argmax())
+    assert state.n_tokens == len(prompt)
+
+
+def test_token_classes_are_the_engines(trained: Trained) -> None:
+    path = trained.folder / "tokenizer.json"
+    classes = token_classes(trained.recipe.chat.tokenizer)
+    assert compressed_map(path, n_classes=trained.recipe.config.engram_compressed_vocab_size).tolist() == classes
+
+
+@pytest.mark.parametrize("effort", [0, 60])
+def test_documents_are_rendered_as_the_engine_renders_prompts(trained: Trained, effort: int) -> None:
+    tokenizer = ChatTokenizer.load(trained.folder)
+    document = trained.recipe.chat.document((("hi", "Hello!"),), "and a split?", "", effort=effort, system="Be brief.")
+    messages = [SystemMessage(text="Be brief."), UserMessage(parts=("hi",)), AssistantMessage(text="Hello!")]
+    prompt = render(tokenizer, [*messages, UserMessage(parts=("and a split?",))], bool(effort), effort or None)
+    assert list(prompt.ids) == list(document.ids[: -2 if effort else -1])
+
+
+def test_what_is_packed_is_what_was_rounded() -> None:
+    w = torch.randn(64, 96, generator=torch.Generator().manual_seed(4)) * torch.logspace(-6, 2, 64).unsqueeze(1)
+    w[3, :32] = 0
+    for form, pack, expand in (
+        ("fp4", pack_fp4, expand_fp4),
+        ("fp8", pack_fp8, expand_fp8),
+        ("row8", pack_row8, expand_rows),
+    ):
+        code, scale = pack(w)
+        assert torch.equal(expand(code.view(torch.uint8), scale.view(torch.uint8)), ROUND[form](w)), form
+        assert torch.equal(ROUND[form](ROUND[form](w)), ROUND[form](w)), form
+
+
+def test_gradients_pass_through_the_rounding() -> None:
+    w = torch.randn(4, 32, requires_grad=True)
+    Reader(rounded=True)(w, "fp4").sum().backward()
+    assert w.grad is not None and torch.equal(w.grad, torch.ones_like(w))
+
+
+def test_engram_is_hidden_from_prompts_only(trained: Trained) -> None:
+    torch.manual_seed(0)
+    hidden, shown = engram_seen(trained.batch, 1.0), engram_seen(trained.batch, 0.0)
+    assert torch.equal(hidden.bool(), trained.batch.written)
+    assert bool(shown.all())
+
+
+def test_drafts_are_anchored_where_the_model_writes(trained: Trained) -> None:
+    batch = trained.batch
+    places, tokens, live = anchors_of(batch, 5, random.Random(1), trained.recipe.chat.pad)
+    for row in range(len(batch.ids)):
+        for place, following, exists in zip(places[row].tolist(), tokens[row], live[row], strict=True):
+            assert batch.written[row, place + 1]
+            for k in range(6):
+                at = place + 1 + k
+                written = at < batch.ids.shape[1] and bool(batch.written[row, at])
+                assert bool(exists[k]) == written
+                assert not written or int(following[k]) == batch.ids[row, at]
+
+
+def test_losses_are_of_written_tokens_only(trained: Trained) -> None:
+    recipe, documents = trained.recipe, _documents(trained.recipe)
+    read = Reader(rounded=False)
+    got = measure(trained.trunk, recipe.row_ids, documents, recipe.chat.pad, read)
+    with torch.no_grad():
+        logits = trained.trunk(trained.batch.tokens, recipe.row_ids(trained.batch.ids), read).logits
+    each = token_losses(logits, trained.batch)[trained.batch.written[:, 1:]]
+    assert got.loss == pytest.approx(float(each.mean()), rel=1e-4)
+    assert got.exact == 0
+
+
+def test_routers_are_moved_towards_skewed_traffic(trained: Trained) -> None:
+    wanted = wanted_traffic(32, 4, 0)
+    assert float(wanted.sum()) == pytest.approx(1)
+    assert float(wanted.sort(descending=True).values[:8].sum()) > 0.5
+    assert float(wanted.max()) <= 0.25 and float(wanted.min()) > 0
+    block = Trunk(trained.recipe.config).blocks()[0]
+    block.load = torch.zeros(8)
+    block.load[0] = 10
+    balance([block], 0.1)
+    assert float(block.gate_bias[0]) == pytest.approx(-0.1)
+    assert block.gate_bias[1:].tolist() == pytest.approx([0.1] * 7)
+
+
+class _Numbers:
+    """Stands for `Epochs`: documents of two numbers."""
+
+    def documents(self, number: int) -> list[Document]:
+        return [Document((number, i), (1.0, 1.0)) for i in range(3)]
+
+
+def _regression(path: Path, steps: int | None) -> tuple[Tensor, Training]:
+    torch.manual_seed(3)
+    module = nn.Linear(8, 1)  # batches are padded to a multiple of 8
+    optim = optimiser(module, 0.05, 0.05)
+
+    def one(batch: Batch, done: float, rng: random.Random) -> float:
+        noise = rng.random() + float(torch.rand(()))
+        loss = (module(batch.tokens.float()) - noise - done).square().mean()
+        optim.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optim.step()
+        return float(loss.detach())
+
+    training = Training(path, module, optim, _Numbers(), seed=1)  # type: ignore[arg-type]
+    training.run(one, Budget(seconds=1, steps=steps), positions=2, pad=0)
+    return module.weight.detach().clone(), training
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole, _ = _regression(tmp_path / "whole.pt", 8)
+
+    class StoppedError(Exception):
+        pass
+
+    saved: list[int] = []
+
+    def stop_after(training: Training, original: Callable[..., float]) -> Callable[..., float]:
+        def one(*args: object) -> float:
+            if len(saved) == 5:
+                training.save()
+                raise StoppedError
+            saved.append(1)
+            return original(*args)
+
+        return one
+
+    patched = Training._one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "_one", lambda self, *args: stop_after(self, patched.__get__(self))(*args))
+        with pytest.raises(StoppedError):
+            _regression(tmp_path / "stopped.pt", 8)
+    resumed, _ = _regression(tmp_path / "stopped.pt", None)
+    assert torch.equal(resumed, whole)
+
+
+def test_the_recipe_is_not_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = find_packages(str(ROOT), include=project["tool"]["setuptools"]["packages"]["find"]["include"])
+    assert "assets" in found and not [name for name in found if name.startswith("assets.")]
+    assert not [name for name in project["tool"]["setuptools"]["package-data"]["assets"] if "recipe" in name]
