@@ -1,10 +1,12 @@
 // Every kernel on matrices of awkward sizes in buffers without a spare byte, for the address and undefined-behaviour
-// sanitizers: what they find is a read or write outside of a tensor. Values are judged by tests/engine/test_native.py;
-// here only that one row and many agree.
+// sanitizers: what they find is a read or write outside of a tensor. That one row and many agree is asked here, and that
+// products are what the formats say, for processors on which only this runs; tests/engine/test_native.py judges the rest.
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -21,6 +23,22 @@ int artesian_attend(const float* query, int64_t rows, int64_t heads, int64_t wid
                     const float* sink, float scale, float* out);
 int artesian_index_scores(const float* query, const float* weight, int64_t rows, int64_t heads, int64_t width,
                           const float* keys, int64_t n_keys, float* out);
+int artesian_norm(const float* x, const float* weight, int64_t rows, int64_t width, float eps, float* out);
+int artesian_rotate(float* x, int64_t rows, int64_t heads, int64_t width, const int64_t* positions, const float* freq,
+                    int64_t pairs, int back);
+int artesian_mix(const float* h, int64_t rows, int64_t copies, int64_t width, const float* fn, const float* base,
+                 const float* scale, float norm_eps, float eps, int64_t rounds, float* pre, float* post, float* comb);
+int artesian_collapse(const float* h, const float* pre, const float* weight, int64_t rows, int64_t copies,
+                      int64_t width, float eps, float* out);
+int artesian_update(const float* h, const float* y, const float* post, const float* comb, int64_t rows, int64_t copies,
+                    int64_t width, float* out);
+int artesian_total(const float* parts, const float* last, int64_t rows, int64_t n, int64_t width, float* out);
+int artesian_route(const float* logits, const float* bias, int64_t rows, int64_t experts, int64_t used, int over_sum,
+                   float scale, int64_t* chosen_experts, float* weights);
+int artesian_choose_groups(const float* scores, int64_t rows, int64_t n, const int64_t* counts, const bool* allowed,
+                           int64_t blocks, int64_t block_size, int64_t wanted, int64_t* groups);
+int artesian_engram(const float* h, const float* projected, const float* weight, int64_t rows, int64_t copies,
+                    int64_t width, float eps, float* out);
 void artesian_read(const float* data, int64_t n);
 int64_t artesian_multiply_adds(int64_t steps);
 }
@@ -47,6 +65,28 @@ void require(bool holds, const char* what) {
   std::exit(1);
 }
 
+// The value of column c of row r, from the definitions of the formats.
+double value_at(int format, const std::vector<uint8_t>& weight, const std::vector<uint8_t>& scale, int64_t k, int64_t r,
+                int64_t c) {
+  const auto factor = [&](int64_t at) { return std::ldexp(1.0, scale[static_cast<size_t>(at)] - 127); };
+  if (format == 0) {
+    const int code = weight[static_cast<size_t>(r * k + c)], exponent = code >> 3 & 15, mantissa = code & 7;
+    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    return (code & 128 ? -magnitude : magnitude) * factor(r / 32 * ((k + 31) / 32) + c / 32);
+  }
+  if (format == 1) {
+    const double magnitudes[] = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
+    const int code = weight[static_cast<size_t>(r * (k / 2) + c / 2)] >> (c % 2 ? 4 : 0) & 15;
+    return (code & 8 ? -1.0 : 1.0) * magnitudes[code & 7] * factor(r * (k / 32) + c / 32);
+  }
+  uint32_t bits = 0;
+  const size_t size = format == 2 ? 2 : 4;
+  std::memcpy(reinterpret_cast<uint8_t*>(&bits) + 4 - size, weight.data() + static_cast<size_t>(r * k + c) * size, size);
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 void matrices(int format, int64_t n, int64_t k, int64_t groups) {
   const int64_t row_bytes[] = {k, k / 2, 2 * k, 4 * k};
   std::vector<uint8_t> weight = bytes(n * row_bytes[format], 0, 120), scale;
@@ -61,6 +101,16 @@ void matrices(int format, int64_t n, int64_t k, int64_t groups) {
   for (int64_t t = 0; t < rows; ++t) {
     require(artesian_matmul(format, weight.data(), scale.data(), n, k, groups, x.data() + t * groups * k, groups * k, 1,
                             alone.data() + t * n) == 0, "a product of one row");
+  }
+  if (groups == 1) {
+    for (int64_t r = 0; r < n; r += 1 + n / 40) {
+      double sum = 0.0, size = 0.0;
+      for (int64_t c = 0; c < k; ++c) {
+        const double product = value_at(format, weight, scale, k, r, c) * static_cast<double>(x[static_cast<size_t>(c)]);
+        sum += product, size += std::fabs(product);
+      }
+      require(std::fabs(static_cast<double>(alone[static_cast<size_t>(r)]) - sum) <= 1e-6 * size, "a product's value");
+    }
   }
   for (int64_t some : {2, 3, 4, 5, 6, 33, 70}) {
     std::vector<float> together(static_cast<size_t>(some * n));
@@ -110,6 +160,41 @@ void attention(int64_t rows, int64_t heads, int64_t width, int64_t before) {
           "index scores");
 }
 
+void sublayers(int64_t rows, int64_t width) {
+  const int64_t copies = 4, n_mix = (2 + copies) * copies, n_experts = 11, used = 4, n_groups = 37;
+  const std::vector<float> h = floats(rows * copies * width), y = floats(rows * width), weight = floats(copies * width),
+                           fn = floats(n_mix * copies * width), base = floats(n_mix), scale = floats(3),
+                           logits = floats(rows * n_experts), bias = floats(n_experts), freq = floats(width / 4),
+                           scores = floats(rows * n_groups), projected = floats(rows * (copies + 1) * width);
+  std::vector<float> out(h.size()), one(y.size()), pre(static_cast<size_t>(rows * copies)), post(pre.size()),
+      comb(static_cast<size_t>(rows * copies * copies)), shares(static_cast<size_t>(rows * used));
+  std::vector<int64_t> positions, counts, chosen(static_cast<size_t>(rows * used)),
+      groups(static_cast<size_t>(rows * used));
+  for (int64_t row = 0; row < rows; ++row) positions.push_back(row), counts.push_back(row * 7 % (n_groups + 1));
+  const std::unique_ptr<bool[]> allowed(new bool[static_cast<size_t>(rows * 4)]);
+  for (int64_t i = 0; i < rows * 4; ++i) allowed[static_cast<size_t>(i)] = i % 3 != 0;
+  require(artesian_mix(h.data(), rows, copies, width, fn.data(), base.data(), scale.data(), 1e-20f, 1e-6f, 20,
+                       pre.data(), post.data(), comb.data()) == 0, "a mix");
+  require(artesian_collapse(h.data(), pre.data(), weight.data(), rows, copies, width, 1e-20f, one.data()) == 0,
+          "a normed collapse");
+  require(artesian_update(h.data(), y.data(), post.data(), comb.data(), rows, copies, width, out.data()) == 0, "an update");
+  require(artesian_total(h.data(), y.data(), rows, copies, width, one.data()) == 0, "a total");
+  require(artesian_norm(one.data(), weight.data(), rows, width, 1e-20f, one.data()) == 0, "a norm in place");
+  require(artesian_rotate(out.data(), rows, copies, width, positions.data(), freq.data(), width / 4, 1) == 0,
+          "a rotation");
+  require(artesian_route(logits.data(), bias.data(), rows, n_experts, used, 1, 1.5f, chosen.data(), shares.data()) == 0,
+          "a choice of experts");
+  for (const bool* some : {static_cast<const bool*>(nullptr), static_cast<const bool*>(allowed.get())}) {
+    require(artesian_choose_groups(scores.data(), rows, n_groups, counts.data(), some, 4, 8, used, groups.data()) == 0,
+            "a choice of groups");
+    for (int64_t i = 0; i < rows * used; ++i) {
+      require(groups[static_cast<size_t>(i)] < counts[static_cast<size_t>(i / used)], "chosen groups are seen");
+    }
+  }
+  require(artesian_engram(h.data(), projected.data(), weight.data(), rows, copies, width, 1e-20f, out.data()) == 0,
+          "an engram gate");
+}
+
 }  // namespace
 
 int main() {
@@ -131,6 +216,9 @@ int main() {
       experts(9);
       attention(1, 4, 64, 9);
       attention(7, 17, 20, 0);
+      sublayers(1, 64);
+      sublayers(9, 53);
+      sublayers(70, 600);  // large enough to be shared out
       artesian_read(floats(1001).data(), 1001);
       require(artesian_multiply_adds(10) > 0, "multiply-adds are counted");
     }
