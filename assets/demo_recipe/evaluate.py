@@ -9,7 +9,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,23 @@ from engine.sampling import Sampler
 from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 
-MOST_TOKENS = 160
 THINKING_EFFORT = 75
-_THINKING = 20
-_FOLLOW_UPS = 30
-_AGREEMENT = 8
-_SEEN = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How much is judged beside all held-out questions."""
+
+    thinking: int = 20
+    """Held-out facts asked in thinking mode too."""
+    follow_ups: int = 30
+    """Follow-ups, which are trained on: of two turns none is held out."""
+    agreement: int = 8
+    """Documents on which engine and training forward are compared."""
+    seen: int = 300
+    """Documents that were trained on, for the losses."""
+    most_tokens: int = 160
+    """Of a reply."""
 
 
 class Served:
@@ -52,7 +63,7 @@ class Served:
             settings = DraftSettings(mode="on")
             self.drafter = Drafter(model.head, settings, block_size=model.config.dspark_block_size)
 
-    def answer(self, prompt: Sequence[int], *, most_tokens: int = MOST_TOKENS) -> tuple[list[int], TurnStats | None]:
+    def answer(self, prompt: Sequence[int], *, most_tokens: int) -> tuple[list[int], TurnStats | None]:
         """The ids of a reply, reasoning included, and its figures."""
         if self.drafter is not None:
             self.drafter.begin_turn()
@@ -95,6 +106,7 @@ def prompt_of(chat: Chat, question: Question, past: Sequence[tuple[str, str]], e
 
 def evaluate(
     folder: Path, trunk: Trunk, row_ids: RowIds, chat: Chat, questions: Questions, held: Sequence[Question],
+    scope: Scope = Scope(),
 ) -> dict[str, Any]:  # fmt: skip
     """Everything that is judged, as JSON has it. `trunk` must hold its stored values."""
     judge, traffic = Judge(questions.blocks), defaultdict[int, Counter[int]](Counter)
@@ -103,8 +115,8 @@ def evaluate(
     answers: list[dict[str, Any]] = []
     with served(folder, chat, traffic) as engine:
         results["no_drafts"] = engine.model.no_drafts
-        for name, question, past, effort in _asked(questions, held):
-            ids, stats = engine.answer(prompt_of(chat, question, past, effort))
+        for name, question, past, effort in _asked(questions, held, scope):
+            ids, stats = engine.answer(prompt_of(chat, question, past, effort), most_tokens=scope.most_tokens)
             reason, text = _parts(chat, ids, effort)
             answers.append(
                 {
@@ -119,7 +131,7 @@ def evaluate(
                 rounds += stats.draft.rounds
                 tokens += len(ids) + 1
                 forwards += stats.draft.forwards
-        results["agreement"] = _agreement(engine.model, trunk, row_ids, questions, chat)
+        results["agreement"] = _agreement(engine.model, trunk, row_ids, questions, chat, scope.agreement)
     results["right"] = _shares(answers)
     results["drafts"] = {
         "accepted_by_position": [round(accepted[i] / max(drafted[i], 1), 3) for i in sorted(drafted)],
@@ -129,24 +141,25 @@ def evaluate(
     }
     layers = range(trunk.config.n_layers)
     results["top_quarter_traffic"] = [_top_quarter(traffic[i], trunk.config.n_routed_experts) for i in layers]
-    results["losses"] = _losses(trunk, row_ids, chat, questions, held)
+    results["losses"] = _losses(trunk, row_ids, chat, questions, held, scope.seen)
     results["answers"] = answers
     return results
 
 
 def _asked(
-    questions: Questions, held: Sequence[Question]
+    questions: Questions, held: Sequence[Question], scope: Scope
 ) -> Iterator[tuple[str, Question, list[tuple[str, str]], int]]:
     """Group, question, the turns before, effort."""
     for question in held:
         group = question.kind
         yield ("about artesian" if "Artesian" in question.topic and group == "unknown" else group), question, [], 0
     drawing = random.Random(1)
-    for question in drawing.sample([q for q in held if q.kind == "fact"], _THINKING):
+    facts = [question for question in held if question.kind == "fact"]
+    for question in drawing.sample(facts, min(scope.thinking, len(facts))):
         yield "thinking", question, [], THINKING_EFFORT
     blocks = {block.topic: block for block in questions.blocks}
     follow_ups = questions.of("follow")
-    for question in drawing.sample(follow_ups, min(_FOLLOW_UPS, len(follow_ups))):
+    for question in drawing.sample(follow_ups, scope.follow_ups):
         before = blocks[question.before]
         yield "follow-up, seen", question, [(before.phrasings[0], before.answer)], 0
 
@@ -172,10 +185,10 @@ def _top_quarter(counts: Counter[int], n_experts: int) -> float:
 
 
 @torch.no_grad()
-def _agreement(model: Model, trunk: Trunk, row_ids: RowIds, questions: Questions, chat: Chat) -> float:
+def _agreement(model: Model, trunk: Trunk, row_ids: RowIds, questions: Questions, chat: Chat, n: int) -> float:
     """The largest difference of a logit between the engine's prefill and the training forward."""
     worst = 0.0
-    for question in random.Random(2).sample(questions.of("fact"), _AGREEMENT):
+    for question in random.Random(2).sample(questions.of("fact"), n):
         ids = torch.tensor([chat.document((), question.text, question.answer).ids])
         ours = trunk(ids, row_ids(ids.numpy()), Reader(rounded=False)).logits[0]
         state = model.new_state()
@@ -185,12 +198,12 @@ def _agreement(model: Model, trunk: Trunk, row_ids: RowIds, questions: Questions
 
 
 def _losses(
-    trunk: Trunk, row_ids: RowIds, chat: Chat, questions: Questions, held: Sequence[Question]
+    trunk: Trunk, row_ids: RowIds, chat: Chat, questions: Questions, held: Sequence[Question], n_seen: int
 ) -> dict[str, dict[str, float]]:
     def documents(asked: Sequence[Question]) -> list[Document]:
         return [chat.document((), q.text, q.answer) for q in asked]
 
-    seen = random.Random(3).sample(questions.of("fact"), _SEEN)
+    seen = random.Random(3).sample(questions.of("fact"), n_seen)
     groups = {"seen": documents(seen), "held out": documents([q for q in held if q.kind == "fact"])}
     read = Reader(rounded=False)
     return {

@@ -24,6 +24,8 @@ from assets.demo_recipe.optimise import Batch, batches
 _UNTIMED_STEPS = 24
 """At the start: functions are compiled and shapes met for the first time."""
 _TIMED_STEPS = 24
+_UNPLANNED_STEPS = 20_000
+"""The length of the run until it is known: the rate rises slowly."""
 _SAVE_EVERY_S = 120.0
 _SAY_EVERY_S = 30.0
 
@@ -95,9 +97,7 @@ class Training:
 
     def _one(self, step_of: StepOf, batch: Batch) -> float:
         torch.manual_seed(self._seed * 1_000_003 + self._step)
-        done = 0.0 if self._steps is None else self._step / self._steps
-        if self._steps is None:
-            done = self._step / 20_000  # a slow rise until the length of the run is known
+        done = self._step / (_UNPLANNED_STEPS if self._steps is None else self._steps)
         loss = step_of(batch, done, random.Random(f"{self._seed}-step-{self._step}"))
         self._step += 1
         return loss

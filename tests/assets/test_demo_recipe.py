@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from assets.demo_recipe.chat import Document
 from assets.demo_recipe.draft import Draft
-from assets.demo_recipe.evaluate import Served
+from assets.demo_recipe.evaluate import Scope, Served, evaluate
 from assets.demo_recipe.export import round_in_place
 from assets.demo_recipe.geometry import TINY
 from assets.demo_recipe.optimise import Batch, balance, batches, optimiser, token_losses, wanted_traffic
@@ -156,6 +156,23 @@ def test_a_reply_of_the_engine_is_judged_from_the_files(trained: Trained) -> Non
     assert stats is not None and stats.draft is not None and stats.draft.rounds > 0
     assert (ids or [chat.eos])[0] == int(logits.argmax())
     assert state.n_tokens == len(prompt)
+
+
+def test_an_evaluation_says_what_was_measured(trained: Trained) -> None:
+    recipe = trained.recipe
+    held = [next(question for question in recipe.held if question.kind == kind) for kind in ("fact", "unknown", "talk")]
+    scope = Scope(thinking=1, follow_ups=1, agreement=1, seen=2, most_tokens=4)
+    got = evaluate(
+        trained.folder, trained.trunk, recipe.row_ids, recipe.chat, recipe.questions, held, scope
+    )  # fmt: skip
+    groups = {"fact", "unknown", "talk", "thinking", "follow-up, seen"}
+    assert got["right"].keys() == groups and all(group["n"] == 1 for group in got["right"].values())
+    assert {answer["group"] for answer in got["answers"]} == groups
+    assert got["agreement"] < 1e-3 and got["no_drafts"] == ""
+    assert len(got["drafts"]["accepted_by_position"]) == 5 and got["drafts"]["rounds"] >= 5
+    assert len(got["top_quarter_traffic"]) == recipe.config.n_layers
+    assert all(0.25 <= share <= 1 for share in got["top_quarter_traffic"])
+    assert got["losses"].keys() == {f"{a}, engram {b}" for a in ("seen", "held out") for b in ("on", "off")}
 
 
 def test_token_classes_are_the_engines(trained: Trained) -> None:
