@@ -170,7 +170,8 @@ class _Solver:
         facts, wishes = self._facts, self._wishes
         available = facts.available_bytes
         asked = None if wishes.reserve is None else wishes.reserve.of(facts.total_bytes)
-        self._reserve = default_reserve(facts.total_bytes) if asked is None else asked
+        # On a machine that others have filled, half of what they left is still left to them.
+        self._reserve = min(default_reserve(facts.total_bytes), available // 2) if asked is None else asked
         if wishes.ram is None:
             self._ceiling = max(available - self._reserve, 0)
             return

@@ -77,6 +77,14 @@ def test_the_reserve_has_its_floor_and_its_top() -> None:
     assert {gigabytes: default_reserve(gigabytes * GB) / GB for gigabytes in expected} == expected
 
 
+def test_a_machine_that_others_have_filled_still_gives_half_of_what_is_left(sizes: Footprint) -> None:
+    """Else a demo of half a gigabyte would be refused on a desktop of 32 GB with 3 GB available."""
+    small = replace(sizes, layers=(), stride_bytes=4096)  # 2.1 GB, most of it the head
+    busy = replace(facts(32), available_bytes=5 * GB)
+    plan = make_plan(busy, small, abilities=Abilities())
+    assert (plan.reserve_bytes, plan.ceiling_bytes) == (5 * GB // 2, 5 * GB // 2)
+
+
 @pytest.mark.parametrize("gigabytes", [10.5, 11, 12, 13, 15, 17, 20, 33, 47.3, 100, 333])
 def test_nothing_is_ever_planned_above_the_ceiling(sizes: Footprint, gigabytes: float) -> None:
     plan = make_plan(facts(400), sizes, ram(gigabytes), ABLE)
