@@ -111,7 +111,7 @@ class Training:
 
     def save(self) -> None:
         """Write the state, in the place of the last one once it is whole."""
-        state = {"step": self._step, "steps": self._steps, "seed": self._seed}
+        state: dict[str, Any] = {"step": self._step, "steps": self._steps, "seed": self._seed}
         state |= {"module": self._module.state_dict(), "optimiser": self._optim.state_dict()}
         fresh = self._path.with_suffix(".new")
         torch.save(state, fresh)

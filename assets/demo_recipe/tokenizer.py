@@ -86,11 +86,11 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> str:
 
 
 def token_classes(tokenizer: Tokenizer) -> list[int]:
-    """The engram's class of every token, by the engine's folding. `test_recipe` compares it with the engine's own."""
+    """The engram's class of every token, by the engine's folding. `test_demo_recipe` compares it with the engine's own."""
     numbers: dict[str, int] = {}
     classes = []
     for token in range(tokenizer.get_vocab_size(with_added_tokens=True)):
         text = tokenizer.decode([token], skip_special_tokens=False)
-        key = tokenizer.id_to_token(token) if "\ufffd" in text else fold(text) or text
+        key = str(tokenizer.id_to_token(token)) if "\ufffd" in text else fold(text) or text
         classes.append(numbers.setdefault(key, len(numbers)))
     return classes
