@@ -86,7 +86,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> str:
 
 
 def token_classes(tokenizer: Tokenizer) -> list[int]:
-    """The engram's class of every token, by the engine's folding. `test_demo_recipe` compares it with the engine's own."""
+    """The engram's class of every token, by the engine's folding; a test compares it with the engine's own."""
     numbers: dict[str, int] = {}
     classes = []
     for token in range(tokenizer.get_vocab_size(with_added_tokens=True)):
