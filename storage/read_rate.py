@@ -34,7 +34,8 @@ def read_rate(
         try:
             for number, (flat_index, extents) in enumerate(items):
                 if len(under_way) == _ITEMS_IN_FLIGHT:
-                    under_way.popleft().wait()
+                    under_way[0].wait()
+                    under_way.popleft()
                 memory = arena.slot(SlotIndex(number % _ITEMS_IN_FLIGHT))
                 requests = [
                     ReadRequest(
@@ -44,7 +45,8 @@ def read_rate(
                 ]
                 under_way.append(reader.submit(requests))
             while under_way:
-                under_way.popleft().wait()
+                under_way[0].wait()
+                under_way.popleft()
         finally:
             for ticket in under_way:  # the memory must outlive what is in flight
                 ticket.cancel()
