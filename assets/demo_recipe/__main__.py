@@ -10,6 +10,7 @@ import torch
 from assets.demo_recipe.errors import RecipeError
 from assets.demo_recipe.pieces import go_fast
 from assets.demo_recipe.recipe import Recipe, everything
+from assets.demo_recipe.run import say
 
 
 def main() -> int:
@@ -24,7 +25,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    go_fast(compiled=not args.no_compile)
+    say(f"products in {go_fast(compiled=not args.no_compile)}, {torch.get_num_threads()} threads")
     try:
         recipe = Recipe(args.out, seed=args.seed, compiled=not args.no_compile)
         results = everything(recipe, args.minutes, steps=args.steps)
