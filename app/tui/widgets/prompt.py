@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Key, Paste
 from textual.message import Message
@@ -34,6 +34,15 @@ SAVE_AFTER_S = 0.3
 def box_text(text: str) -> str:
     """`text` as the box takes it: lines end with a newline alone (terminals paste CR), controls are made visible."""
     return visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+_EDITING = {
+    key: binding.action
+    for binding in TextArea.BINDINGS
+    if isinstance(binding, Binding)
+    for key in binding.key.split(",")
+}
+"""The text area's own keys and what they do."""
 
 
 class PromptEditor(TextArea):
@@ -89,6 +98,14 @@ class PromptEditor(TextArea):
             event.stop()
             event.prevent_default()
             self.post_message(self.MenuKey(event.key))
+            return
+        action = _EDITING.get(event.key)
+        if action is not None:
+            # Here and not by way of the app, which gets to it when letters typed behind it are already in: a quick
+            # ctrl+u would take them away too.
+            event.stop()
+            event.prevent_default()
+            await self.run_action(action)
             return
         await super()._on_key(event)
 

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 
 from app.actions import of_scope
 from app.backends.base import PromptCost
@@ -354,6 +355,14 @@ async def test_a_letter_without_a_meaning_in_the_conversation_goes_to_the_box(tm
         await ask(pilot, "go")
         await pilot.press("ctrl+up", "W", "h", "y")
         await wait_until(pilot, lambda: app.chat.prompt.text == "Why")
+
+
+async def test_keys_act_in_the_order_in_which_they_come_however_fast(tmp_path: Path) -> None:
+    async with chat(tmp_path, CueBackend()) as (app, pilot):
+        for key, character in (("a", "a"), ("ctrl+u", None), ("b", "b"), ("c", "c"), ("backspace", None), ("d", "d")):
+            app.post_message(Key(key, character))
+        await wait_until(pilot, lambda: app.chat.prompt.text.endswith("d"))
+        assert app.chat.prompt.text == "bd"
 
 
 async def test_raw_shows_the_text_as_it_was_written(tmp_path: Path) -> None:
