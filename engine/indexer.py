@@ -16,7 +16,7 @@ from engine.state import State, Step
 from engine.weights import CompressorWeights, IndexerWeights
 
 _SCORE_BYTES = 16 << 20
-"""Scratch for per-head scores of the rows scored together."""
+"""Scratch for the scores of the rows scored together, by head on the torch path."""
 
 
 def index_keys(
@@ -61,7 +61,9 @@ def select(
         step.candidates = torch.zeros((step.n_rows, -(-n_groups // config.candidate_block_size)), dtype=torch.bool)
     if n_groups == 0:
         return picks
-    block = max(1, _SCORE_BYTES // (4 * heads * n_groups))
+    # The native path sums over heads as it goes: released sizes then score 128 rows together at 32,768 groups, not 4.
+    per_row = n_groups if numerics.native() is not None else heads * n_groups
+    block = max(1, _SCORE_BYTES // (4 * per_row))
     allowed: Tensor | None = None
     row = 0
     while row < step.n_rows:
