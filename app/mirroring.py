@@ -15,7 +15,7 @@ from app.paths import cache_dir
 from app.planning import drive_facts, profile_shares, read_model
 from app.rates import RateBook
 from app.reading import saved_folders
-from app.settings import Settings
+from app.settings import Settings, load_settings
 from app.settings_edit import edit_settings
 from planner.facts import ASSUMED_OTHER_BYTES_S
 from storage.checkpoint import refusal
@@ -198,7 +198,16 @@ class MirrorDesk:
         reserve: int | None = None,
         on_progress: Callable[[CopyProgress], None] = lambda _: None,
     ) -> Copier:
-        """What copies into `target`; `reserve` bytes stay free, by default what `reserve_bytes` says."""
+        """What copies into `target`; `reserve` bytes stay free, by default what `reserve_bytes` says.
+
+        Raises: TargetRefused for a folder that holds the other kind of copies: a mirror's may go, a split's may not.
+        """
+        known = read_manifest(target)
+        if known is not None and known.kind != kind and target.resolve() != self.choice.folder.resolve():
+            raise TargetRefused(
+                f"{shown(str(target))} is a {known.kind} already and cannot be a {kind} too",
+                hint="Choose another folder, such as a new one beside it.",
+            )
         begun = Manifest(
             kind=kind, fingerprint=self.fingerprint, source=str(self.choice.folder.resolve()), drive=place.drive.name
         )
@@ -219,6 +228,7 @@ class MirrorDesk:
 
         Raises: SettingsError.
         """
+        self._look_again()
         if not self.in_settings or self._settings_path is None:
             return False
         mirrors = [*(self._settings.mirror or ())]
@@ -228,6 +238,7 @@ class MirrorDesk:
 
     def disuse(self, target: Path) -> bool:
         """Have later runs leave the mirror `target` alone; whether the settings named it. Raises: SettingsError."""
+        self._look_again()
         mirrors = [*(self._settings.mirror or ())]
         kept = [name for name in mirrors if Path(name).expanduser().resolve() != target.resolve()]
         if kept == mirrors or self._settings_path is None:
@@ -262,24 +273,35 @@ class MirrorDesk:
     def finish_split(self, target: Path, shards: Sequence[str]) -> int:
         """Name the folder in the settings, then take away what was copied there; the bytes freed.
 
-        In this order, so that at every moment the settings lead to every shard. Raises: SettingsError; TargetRefused.
+        In this order, so that at every moment the settings lead to every shard. Raises: SettingsError; UsageError when
+        the settings have come to be for another model while it was copied; TargetRefused.
         """
-        assert self._settings_path is not None, "require_movable comes first"
+        self._look_again()
+        self.require_movable(shards)
+        assert self._settings_path is not None
         splits = [*(self._settings.split or ())]
         if target.resolve() not in {Path(name).expanduser().resolve() for name in splits}:
             self._settings = edit_settings(self._settings_path, {"split": [*splits, str(target.absolute())]})
         return drop_sources([self.inventory.shards[shard].path for shard in shards], target)
 
     def finish_join(self, folder: Path, shards: Sequence[str]) -> int:
-        """Take away a split folder's copies, which are back in the model's folder, and its place in the settings."""
-        back = {shard for shard in shards if self._is_whole(self.choice.folder / shard, shard)}
-        removed = remove_copies(folder, back.__contains__)
-        remove_manifest(self.choice.folder, WRITE)
-        (self.choice.folder / LOCK_NAME).unlink(missing_ok=True)
+        """Take a split folder, whose shards are back in the model's folder, out of the settings, and its copies away.
+
+        The copies and their record go last: until then the same command can do all that is left. Raises: SettingsError;
+        TargetRefused when a shard is not back; WriteError.
+        """
+        own = self.choice.folder
+        for shard in shards:
+            is_link = (own / shard).exists() and (folder / shard).exists() and (own / shard).samefile(folder / shard)
+            if is_link or not self._is_whole(own / shard, shard):
+                raise TargetRefused(f"{shown(shard)} is not back in {shown(str(own))}: its copy stays")
+        self._look_again()
         kept = [n for n in self._settings.split or () if Path(n).expanduser().resolve() != folder.resolve()]
         if self._settings_path is not None and kept != [*(self._settings.split or ())]:
             self._settings = edit_settings(self._settings_path, {"split": kept or None})
-        return removed.freed_bytes
+        remove_manifest(own, WRITE)
+        (own / LOCK_NAME).unlink(missing_ok=True)
+        return remove_copies(folder, frozenset(shards).__contains__).freed_bytes
 
     def states(self, extra: Sequence[Path] = ()) -> tuple[MirrorState, ...]:
         """The mirrors of the settings, those on every place, and `extra`, as they are now."""
@@ -307,6 +329,11 @@ class MirrorDesk:
         others = (path for path in (record.path, *record.other_paths) if path.exists())
         # A link to the copy is no other file, whatever folder it is in.
         return any(self._is_whole(path, shard) for path in others if not (copy.exists() and path.samefile(copy)))
+
+    def _look_again(self) -> None:
+        """Copying takes hours, in which the settings may have changed, also by another copy. Raises: SettingsError."""
+        if self._settings_path is not None:
+            self._settings = load_settings(self._settings_path)
 
     def _state(self, folder: Path, in_settings: bool) -> MirrorState:
         problem, manifest, drive = "", None, ""

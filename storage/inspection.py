@@ -17,7 +17,10 @@ from storage.index import INDEX_NAME, MAX_SHARDS, ShardIndex, read_index
 from storage.inventory import Inventory, Problem, ShardRecord, status_of
 
 SHARD_SUFFIX = ".safetensors"
-_UNFINISHED_SUFFIXES = (".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp")
+_UNFINISHED_SUFFIXES = (
+    *(".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp"),
+    ".artesian-part",  # of a join: `mirroring.part`
+)
 _NUMBERED = re.compile(r"(.*-)(\d{1,5})(-of-)(\d{1,5})(\.safetensors)")
 
 

@@ -110,7 +110,8 @@ def split(
     jobs = desk.jobs(wanted)
     desk.require_movable(wanted)
     kept_free = None if reserve is None else parse_bytes(reserve, "--reserve")
-    _copy(desk, target, place, jobs, kind="split", reserve=kept_free)
+    made, _ = _copy(desk, target, place, jobs, kind="split", reserve=kept_free)
+    _require_still_whole(target, [shard for shard in wanted if shard not in made])
     freed = desk.finish_split(target, wanted)
     if as_json:
         print(envelope("mirror-split", {"target": str(target), "shards": list(wanted), "freed_bytes": freed}))
@@ -129,8 +130,11 @@ def join(folder: FolderArgument, /, *, model: ModelOption = None, as_json: JsonO
     manifest = _required(source)
     if manifest.fingerprint != desk.fingerprint or manifest.kind != "split":
         raise TargetRefused(f"{shown(str(source))} is no split of this model")
-    shards = tuple(manifest.shards)
-    _copy(desk, desk.choice.folder, desk.own_place(), desk.jobs(shards), kind="split", reserve=0)
+    shards, own = tuple(manifest.shards), desk.choice.folder
+    if source.resolve() == own.resolve():  # it has a record while a join is under way
+        raise TargetRefused(f"{shown(str(source))} is the model's own folder", hint="Name the folder of the split.")
+    made, _ = _copy(desk, own, desk.own_place(), desk.jobs(shards), kind="split", reserve=0)
+    _require_still_whole(own, [shard for shard in shards if shard not in made])
     freed = desk.finish_join(source, shards)
     if as_json:
         print(envelope("mirror-join", {"from": str(source), "shards": list(shards), "freed_bytes": freed}))
@@ -188,7 +192,8 @@ def repair(
     desk = make_desk(model, split)
     target = folder.expanduser().absolute()
     place = desk.place_of(target)
-    found = _check(desk, target, _required(target), everything=True)
+    manifest = _required(target)
+    found = _check(desk, target, manifest, everything=True)
     n_bytes, again = 0, []
     for one in found:
         source = desk.source_of(one.shard)
@@ -200,7 +205,7 @@ def repair(
             again.append(one.shard)
             n_bytes += one.file_bytes
     if again:
-        desk.copier(target, place).run(desk.jobs(again))
+        desk.copier(target, place, kind=manifest.kind).run(desk.jobs(again))
     if as_json:
         print(envelope("mirror-repair", {"target": str(target), "copied_bytes": n_bytes, "shards": again}))
     else:
@@ -274,6 +279,17 @@ def _copy(
         if stop.pressed() and not may_stop:
             raise Stopped(_GOES_ON)
         return made, stop.pressed()
+
+
+def _require_still_whole(folder: Path, shards: Sequence[str]) -> None:
+    """Copies of an earlier run are read once more before what they were made of goes.
+
+    Raises: CopyDiffers; DriveError.
+    """
+    manifest = read_manifest(folder)
+    for one in check_copies(folder, manifest, everything=True, shards=shards) if manifest is not None else ():
+        if one.error is not None:
+            raise one.error
 
 
 def _shards(n: int) -> str:

@@ -90,9 +90,10 @@ class Copier:
     def run(self, jobs: Sequence[CopyJob]) -> tuple[str, ...]:
         """Copy what is not there yet; the shards that were made whole, fewer than asked for after a `stop`.
 
-        Raises: TargetRefused when the folder is another checkpoint's mirror; MirrorBusy; NoSpace before anything is
-        written when it cannot fit, and when space runs out on the way; WriteError; DriveError and ShardChanged of the
-        source; NotVerified. What is whole stays, what is under way can be resumed.
+        Raises: TargetRefused when the folder is another checkpoint's mirror, or has a file of a shard's name that was
+        not copied here; MirrorBusy; NoSpace before anything is written when it cannot fit, and when space runs out on
+        the way; WriteError; DriveError and ShardChanged of the source; NotVerified. What is whole stays, what is under
+        way can be resumed.
         """
         checked(lambda: self._folder.mkdir(parents=True, exist_ok=True), self._folder, "make")
         with locked(self._folder, self._writes):
@@ -104,6 +105,8 @@ class Copier:
                 )
             manifest = found or self._manifest
             todo = [job for job in jobs if not self._is_there(job, manifest)]
+            for job in todo:
+                self._require_ours(job, manifest)
             self._require_space(todo)
             progress = _Progress(todo, self._on_progress, self._clock)
             made = []
@@ -113,6 +116,7 @@ class Copier:
                     break
                 manifest = with_shard(manifest, job.header.shard, copied)
                 write_manifest(self._folder, manifest, self._writes)
+                abandon(self._folder, job.header.shard, self._writes)  # the journal is of no more use
                 made.append(job.header.shard)
             return tuple(made)
 
@@ -124,6 +128,20 @@ class Copier:
         except OSError:
             return False
         return known is not None and size == known.file_bytes and known.header_sha256 == job.header.digest.hex()
+
+    def _require_ours(self, job: CopyJob, manifest: Manifest) -> None:
+        """A copy takes no place of a file that was there before: every checkpoint's shards are named alike."""
+        shard = job.header.shard
+        path = self._folder / shard
+        # With a journal, a crash came between a copy's name and its record.
+        if not os.path.lexists(path) or shard in manifest.shards or journal_path(self._folder, shard).exists():
+            return
+        if path.exists() and path.samefile(job.source):
+            return
+        raise TargetRefused(
+            f"{shown(str(path))} is there already and was not copied by Artesian: it is not overwritten",
+            hint="Choose another folder, such as a new one beside it.",
+        )
 
     def _require_space(self, jobs: Sequence[CopyJob]) -> None:
         needed = 0

@@ -124,14 +124,15 @@ class Part:
         checked(put, self.path, "write")
 
     def finish(self) -> Path:
-        """Make the copy durable, give it its final name and drop the journal; the new path. Raises: WriteError."""
+        """Make the copy durable and give it its final name; the new path. Raises: WriteError.
+
+        The journal stays until the copy is on record: it says whose a file without a record is.
+        """
         final = self._folder / self._facts.shard
         checked(lambda: self._writes.sync(self._fd), self.path, "write")
         self.close()
         checked(lambda: self._writes.rename(self.path, final), final, "rename")
         checked(lambda: self._writes.sync_folder(self._folder), self._folder, "write")
-        journal_file = journal_path(self._folder, self._facts.shard)
-        checked(lambda: self._writes.unlink(journal_file), journal_file, "remove")
         return final
 
     def close(self) -> None:

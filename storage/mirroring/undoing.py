@@ -148,9 +148,8 @@ def drop_sources(sources: Sequence[Path], copies: Path, *, writes: WriteCalls = 
 
 def _leftovers(folder: Path, writes: WriteCalls) -> int:
     freed = 0
-    for path in folder.iterdir():
-        if path.name.startswith(".") and path.name.endswith(".artesian-part"):
-            freed += abandon(folder, path.name[1 : -len(".artesian-part")], writes)
+    for path in [*folder.glob(".*.artesian-part"), *folder.glob(".*.artesian-journal")]:
+        freed += abandon(folder, path.name[1:].rpartition(".artesian-")[0], writes)
     return freed
 
 

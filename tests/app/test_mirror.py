@@ -19,11 +19,13 @@ import pytest
 
 from app.cli import main
 from app.commands import mirror_do, mirror_look
+from app.errors import UsageError
 from app.mirroring import MirrorDesk, expert_uses
 from app.model_choice import choose_model
 from app.paths import rates_file, settings_file
 from app.rates import RateBook
 from app.settings import load_settings
+from storage.checkpoint import refusal
 from storage.drives import DriveFacts
 from storage.inspection import inspect
 from storage.mirroring.files import WRITE, WriteCalls
@@ -293,6 +295,108 @@ def test_a_split_moves_half_of_the_reads_and_a_join_brings_them_back(
     assert {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
     assert not target.exists() and settings_file().read_text() == f'# mine\nmodel = "{model}"\n'
     assert tokens(capsys, model) == plain
+
+
+def test_a_mirror_is_not_made_a_split_nor_a_split_a_mirror(model: Path, tmp_path: Path, capsys: Output) -> None:
+    target = tmp_path / "second" / "mirror"
+    for first, second in (("copy", "split"), ("split", "copy")):
+        answer_json(capsys, "mirror", first, "--to", str(target / first), "--shard", _SHARD)
+        settings_file().write_text(
+            settings_file().read_text().replace("split =", "# split =")
+        )  # place_of knows it else
+        if first == "split":
+            (model / _SHARD).write_bytes((target / first / _SHARD).read_bytes())
+        assert main(["mirror", second, "--to", str(target / first), "--shard", _SHARD]) == 2
+        assert "already and cannot be a" in capsys.readouterr().err
+        assert (model / _SHARD).exists()
+
+
+def test_what_another_model_has_in_the_folder_is_not_overwritten(model: Path, tmp_path: Path, capsys: Output) -> None:
+    other = tmp_path / "second" / "other-model"
+    shutil.copytree(_TINY, other)
+    (other / _SHARD).write_bytes(before := (other / _SHARD).read_bytes()[:-1] + b"?")
+    for verb in ("copy", "split"):
+        assert main(["mirror", verb, "--to", str(other), "--shard", _SHARD]) == 2
+        assert "is there already and was not copied by Artesian" in capsys.readouterr().err
+    assert main(["mirror", "remove", str(other)]) == 2
+    assert (other / _SHARD).read_bytes() == before and (model / _SHARD).exists()
+
+
+def test_a_copy_that_was_damaged_since_is_not_moved_to(model: Path, tmp_path: Path, capsys: Output) -> None:
+    target = tmp_path / "second" / "more"
+    desk = mirror_look.make_desk(None, None)
+    desk.copier(target, desk.place_of(target), kind="split", reserve=0).run(desk.jobs([_SHARD]))
+    copy = target / _SHARD
+    copy.write_bytes(copy.read_bytes()[:-1] + b"?")
+    assert main(["mirror", "split", "--to", str(target), "--shard", _SHARD]) == 4
+    assert "differs from what was copied" in capsys.readouterr().err
+    assert (model / _SHARD).exists() and "split" not in settings_file().read_text()
+
+
+def test_settings_that_changed_while_it_was_copied_count(model: Path, tmp_path: Path, capsys: Output) -> None:
+    first, second, third = (mirror_look.make_desk(None, None) for _ in range(3))
+    for desk, name, shard in ((first, "one", _SHARD), (second, "two", "model-00005-of-00016.safetensors")):
+        target = tmp_path / "second" / name
+        desk.copier(target, desk.place_of(target), kind="split", reserve=0).run(desk.jobs([shard]))
+        desk.finish_split(target, [shard])
+    saved = load_settings(settings_file()).split
+    assert saved == (str(tmp_path / "second/one"), str(tmp_path / "second/two"))
+    settings_file().write_text('model = "/elsewhere"\n')
+    with pytest.raises(UsageError, match="settings name"):
+        third.finish_split(tmp_path / "second/one", ["model-00006-of-00016.safetensors"])
+    assert settings_file().read_text() == 'model = "/elsewhere"\n'
+
+
+_DIES = """
+import os, signal, sys
+from pathlib import Path
+from app.cli import main
+from app.commands import mirror_do
+from app.mirroring import MirrorDesk
+from app.model_choice import choose_model
+from app.rates import RateBook
+from app.settings import load_settings
+from storage.mirroring.files import WriteCalls
+from tests.app import test_mirror as t
+at, tmp_path, settings, *command = sys.argv[1:]
+left = int(at)
+def dying(call):
+    def run(*arguments):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments)
+    return run
+for name in ("rename", "unlink", "sync_folder", "sync"):
+    setattr(WriteCalls, name, dying(getattr(WriteCalls, name)))
+def desk(model, split):
+    saved = load_settings(Path(settings))
+    return MirrorDesk(
+        choose_model(None, saved), saved, RateBook(None), settings_path=Path(settings), splits=split,
+        find_drive=t.drive_finder(Path(tmp_path)), root=Path(tmp_path) / "root", least_bytes=0, block_bytes=100_000)
+mirror_do.make_desk = desk
+sys.exit(main(command))
+"""
+
+
+@pytest.mark.parametrize("at", [1, 6, 8, 10])
+def test_a_join_that_is_killed_anywhere_leaves_every_shard_and_is_finished_by_the_same_command(
+    model: Path, tmp_path: Path, at: int
+) -> None:
+    before = {path.name: path.read_bytes() for path in model.glob("*.safetensors")}
+    target = tmp_path / "second" / "more"
+    assert main(["mirror", "split", "--to", str(target), "--shard", _SHARD]) == 0
+    join = ["mirror", "join", str(target)]
+    dies = [sys.executable, "-c", _DIES, str(at), str(tmp_path), str(settings_file()), *join]
+    assert subprocess.run(dies, check=False).returncode == -signal.SIGKILL
+    main(["mirror", "join", str(model)])  # a slip of the hand, which takes nothing away
+    saved = load_settings(settings_file()).split or ()
+    assert refusal(inspect(model, splits=[Path(folder) for folder in saved])) is None  # it can be opened meanwhile
+    if (target / "artesian-mirror.json").exists():
+        assert main(join) == 0
+    assert {path.name: path.read_bytes() for path in model.glob("*.safetensors")} == before
+    assert "split" not in settings_file().read_text()
 
 
 def test_a_copy_that_the_model_links_to_is_the_only_one_there_is(model: Path, tmp_path: Path, capsys: Output) -> None:
