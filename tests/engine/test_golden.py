@@ -41,8 +41,8 @@ def test_reference_mode_is_a_faithful_imitation() -> None:
     kinds = {kind.kind: kind for kind in report.kinds}
     assert report.agrees
     assert kinds["best token"].rows == 466 and kinds["best token"].mismatches <= 23
-    # The fixture README: with double-precision sums alone, 279 of 336 draft blocks are identical. A quarter of the rounds
-    # is compared: 12 of 48 steps of 7 prompts, and the 6 first ones.
+    # The fixture README: with double-precision sums alone, 279 of 336 draft blocks are identical. A quarter of the
+    # rounds is compared: 12 of 48 steps of 7 prompts, and the 6 first ones.
     assert kinds["draft tokens"].rows == 90 and kinds["draft tokens"].mismatches <= 90 * (336 - 279) / 336
     assert kinds["engram rows"].mismatches == kinds["key owners"].mismatches == 0
     for name, limit in (("logits, median", 0.05), ("logits, root mean square", 0.8)):
