@@ -98,6 +98,10 @@ class TranscriptStore:
         hint = f"Did you mean {one_line(near[0])}?" if near else "`artesian transcripts list` shows them all."
         raise TranscriptMissing(f"there is no transcript {one_line(transcript_id)}", hint=hint)
 
+    def has_beginning(self, beginning: str) -> bool:
+        """Whether the id of some transcript begins so. Raises: OSError when the folder cannot be read."""
+        return any(name.startswith(beginning.lower()) for name in self._paths())
+
     def rename(self, transcript_id: str, title: str) -> None:
         """Give it a title, on the drive when this returns. Raises: as `open`; TranscriptError when it is not saved."""
         mine = self._mine(self.path_of(transcript_id))

@@ -1,5 +1,8 @@
 """`ask --continue`: which conversation, what is asked, what is saved, and the state beside it."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +12,10 @@ from app.backends.base import Backend, TurnRequest
 from app.cli import main
 from app.command_words import name_continued
 from app.paths import transcripts_dir
+from app.transcripts.files import FileOps
 from app.transcripts.records import Node
 from app.transcripts.store import TranscriptStore
+from app.transcripts.transcript import Transcript
 from engine.errors import DamagedState, PromptError
 from engine.events import Event, PrefillProgress, TextDelta, TokenDrawn
 from engine.prompt import AssistantMessage, UserMessage
@@ -77,10 +82,62 @@ def messages(transcript_id: str) -> list[Node]:
         (["ask", "--continue=ab2", "why?"], ["ask", "--continue=ab2", "why?"]),
         (["ask", "--continue", "understand", "me"], ["ask", "--continue=latest", "understand", "me"]),
         (["ask", "--", "--continue"], ["ask", "--", "--continue"]),
+        (["ask", "--continue", "4ahf", "why?"], ["ask", "--continue=4ahf", "why?"]),
+        (["--debug", "ask", "--continue", "4AHF"], ["--debug", "ask", "--continue=4AHF"]),
+        (["ask", "--continue", "4ah", "4ah"], ["ask", "--continue=4ah", "4ah"]),
+        (["ask", "--continue", "4a", "why?"], ["ask", "--continue=latest", "4a", "why?"]),
+        (["ask", "--continue", "4ahg", "why?"], ["ask", "--continue=latest", "4ahg", "why?"]),
+        (["ask", "--continue", "--seed", "4ahf"], ["ask", "--continue=latest", "--seed", "4ahf"]),
+        (["--continue"], ["--continue=latest"]),
+        (["--continue", "4a", "--plain"], ["--continue=4a", "--plain"]),
+        (["--debug", "--plain", "--continue", "none-such"], ["--debug", "--plain", "--continue=none-such"]),
+        (["chat", "--continue", "--plain"], ["chat", "--continue=latest", "--plain"]),
+        (["chat", "--continue", "why"], ["chat", "--continue=why"]),
     ],
 )
 def test_what_is_gone_on_with_is_named(words: list[str], taken: list[str]) -> None:
-    assert name_continued(words) == taken
+    assert name_continued(words, lambda beginning: "4ahfk2mnp7".startswith(beginning.lower())) == taken
+
+
+@pytest.fixture
+def _three_of_them() -> None:
+    """Conversations whose ids are known; the one that is changed last begins unlike the others."""
+    for n, name in enumerate(["4ahfk2mnp7", "4ahbk2mnp7", "zz2cdefgh3"]):
+        path = transcripts_dir() / f"{name}.jsonl"
+        with Transcript(path, FileOps(), exists=False) as transcript:
+            transcript.add("user", f"I am {name}", None)
+        os.utime(path, (n, n))
+
+
+@pytest.mark.usefixtures("_three_of_them")
+def test_the_beginning_of_an_id_names_the_conversation(use_backend: Use, capsys: Output) -> None:
+    backend = ScriptedBackend(_REPLY)
+    use_backend(backend)
+    assert main(["ask", "--continue", "4ahf", "and", "then?"]) == 0
+    named = backend.requests[-1].messages
+    assert named == (UserMessage(parts=("I am 4ahfk2mnp7",)), UserMessage(parts=("and then?",)))
+    assert main(["ask", "--continue", "what", "then?"]) == 0
+    asked = backend.requests[-1].messages[-1]
+    assert asked == UserMessage(parts=("what then?",))
+    capsys.readouterr()
+    assert main(["ask", "--continue", "4ah", "and then?"]) == 2
+    assert "2 transcripts begin with 4ah" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_three_of_them")
+@pytest.mark.parametrize("command", [[], ["chat"]])
+def test_the_chat_takes_any_word_for_the_conversation(capsys: Output, command: list[str]) -> None:
+    assert main([*command, "--continue", "why", "--plain"]) == 2
+    assert "there is no transcript why" in capsys.readouterr().err
+
+
+def test_naming_a_conversation_loads_neither_torch_nor_textual() -> None:
+    program = (
+        "import sys; from app.command_words import name_continued; name_continued(['ask', '--continue', '4ahf']); "
+        "print({'torch', 'textual'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("named", [False, True])
