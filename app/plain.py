@@ -40,8 +40,11 @@ _MOST_LINE_BYTES = 1 << 24
 
 
 def wants_plain(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the screen cannot be had: stdin or stdout is no terminal, or it is a dumb one."""
-    return environ.get("TERM", "") in ("", "dumb") or not (_stdin_is_terminal() and sys.stdout.isatty())
+    """Whether the screen cannot be had: stdin, stdout or stderr is no terminal, or it is a dumb one."""
+    # The screen is painted on stderr, whatever stdout is.
+    streams = (sys.stdout, sys.stderr)
+    shows = _stdin_is_terminal() and all(stream is not None and stream.isatty() for stream in streams)
+    return environ.get("TERM", "") in ("", "dumb") or not shows
 
 
 def _stdin_is_terminal() -> bool:
@@ -216,6 +219,8 @@ class PlainChat:
 
     def _greet(self) -> None:
         if not _stdin_is_terminal():
+            if self.choice.is_demo:
+                self.tell("The bundled demo answers, a tiny model that knows only Artesian's help. It is not DeepSeek.")
             return
         demo = "the bundled demo, a tiny model that knows only Artesian's help" if self.choice.is_demo else ""
         self.tell(f"Artesian with {demo or one_line(str(self.choice.folder))}.")

@@ -269,18 +269,20 @@ def test_help_lists_what_works_here(chat: Run, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("term", "stdin", "stdout", "plain"),
+    ("term", "stdin", "stdout", "stderr", "plain"),
     [
-        ("xterm", True, True, False),
-        ("xterm", True, False, True),
-        ("xterm", False, True, True),
-        ("dumb", True, True, True),
-        ("", True, True, True),
+        ("xterm", True, True, True, False),
+        ("xterm", True, False, True, True),
+        ("xterm", False, True, True, True),
+        ("xterm", True, True, False, True),  # the screen would be painted into a file
+        ("dumb", True, True, True, True),
+        ("", True, True, True, True),
     ],
 )
 def test_line_mode_is_taken_where_a_screen_cannot_be(
-    monkeypatch: pytest.MonkeyPatch, term: str, stdin: bool, stdout: bool, plain: bool
+    monkeypatch: pytest.MonkeyPatch, term: str, stdin: bool, stdout: bool, stderr: bool, plain: bool
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: stdin, raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr, raising=False)
     assert wants_plain({"TERM": term}) is plain

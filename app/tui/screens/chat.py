@@ -11,6 +11,7 @@ from textual.binding import BindingType
 
 from app.actions import Scope
 from app.errors import AppError
+from app.report import said
 from app.transcripts.transcript import Transcript
 from app.tui.action_bindings import bindings_of
 from app.tui.conversation import Conversation
@@ -77,7 +78,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
         try:
             transcript = self.artesian.store.open(transcript_id)
         except AppError as error:
-            self.note(f"{error} {error.hint}".strip(), "$error")
+            self.note(said(error), "$error")
             return
         self._show_transcript(transcript)
 
@@ -104,7 +105,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
         try:
             transcript.rename(argument)
         except AppError as error:
-            self.note(f"{error} {error.hint}".strip(), "$error")
+            self.note(said(error), "$error")
             return
         self._show_heading()
 
@@ -128,8 +129,8 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
         conversation = self.conversation
         if not argument:
             first = next(iter(conversation.transcript.path()), None) if conversation.transcript.head else None
-            said = first.text if first is not None and first.role == "system" else conversation.session.system
-            self.note(f"System message: {said}" if said else "There is no system message. /system TEXT sets one.")
+            system = first.text if first is not None and first.role == "system" else conversation.session.system
+            self.note(f"System message: {system}" if system else "There is no system message. /system TEXT sets one.")
             return
         if self._is_busy():
             return
@@ -138,7 +139,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
             try:
                 conversation.transcript.add("system", argument, None)
             except AppError as error:
-                self.note(f"{error} {error.hint}".strip(), "$error")
+                self.note(said(error), "$error")
                 return
             self.reload()
         self.note("The system message stands before what you write next.")

@@ -261,4 +261,4 @@ def _draft(stats: TurnStats) -> list[str]:
     draft = stats.draft
     if draft is None or not draft.rounds:
         return []
-    return [f"draft {draft.mean_accepted:.1f}/{draft.drafted / draft.rounds:.0f}"]
+    return [f"draft {draft.mean_accepted:.1f}/{draft.drafted / draft.rounds:.2g}"]

@@ -9,6 +9,7 @@ from textual import on
 from app.backends.base import PromptCost, TurnRequest
 from app.errors import AppError
 from app.host import HostEvent, Measured, Opened, OpenFailed, Opening, TurnFailed, Warmed, Warming
+from app.report import said
 from app.sanitize import visible
 from app.transcripts.records import Node
 from app.tui.figures import loading_text, price
@@ -67,7 +68,7 @@ class TurnActions(ChatFrame):
             case OpenFailed(error=error):
                 self._is_open, self._model_state = False, "not loaded"
                 if self.conversation.running is None and not isinstance(error, Stopped):
-                    self.note(f"{error} {getattr(error, 'hint', '')}".strip(), "$error")
+                    self.note(said(error), "$error")
             case Warming():
                 self._model_state = "warming"
             case Warmed():
@@ -130,7 +131,7 @@ class TurnActions(ChatFrame):
             else:
                 node = await asyncio.to_thread(session.add_user, event.text)
         except AppError as error:
-            self._give_back(event.text, f"{error} {error.hint}".strip())
+            self._give_back(event.text, said(error))
             return
         self._answer(node, session.request(node))
 
@@ -151,7 +152,7 @@ class TurnActions(ChatFrame):
         try:
             self.conversation.begin(self.artesian.host, self._n_turns, node, request, self.view.text_cells)
         except AppError as error:
-            self.note(f"{error} {error.hint}".strip(), "$error")
+            self.note(said(error), "$error")
             return
         self.reload()
         if self._context_tokens is None:
@@ -206,7 +207,8 @@ class TurnActions(ChatFrame):
             return
         self._priced = None
         if event.cost is None:
-            why = f"{event.error} {getattr(event.error, 'hint', '')}".strip()
+            assert event.error is not None, "no cost, so something kept it from being known"
+            why = said(event.error)
             self._refused = (priced.text, why)
             self.note(why, "$warning")
             return

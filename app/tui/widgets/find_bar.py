@@ -65,6 +65,8 @@ class FindBar(Horizontal):
         if text:
             box.value = text
             box.cursor_position = len(text)
+        else:
+            box.select_all()  # what is typed now takes the place of what was looked for
         self.screen.set_focus(box)  # at once: the keys that follow are for it
 
     def close(self) -> None:

@@ -100,9 +100,9 @@ class PromptEditor(TextArea):
             self.post_message(self.MenuKey(event.key))
             return
         action = _EDITING.get(event.key)
-        if action is not None:
+        if action is not None and not (action == "copy" and not self.selected_text):
             # Here and not by way of the app, which gets to it when letters typed behind it are already in: a quick
-            # ctrl+u would take them away too.
+            # ctrl+u would take them away too. With nothing to copy ctrl+c is the app's.
             event.stop()
             event.prevent_default()
             await self.run_action(action)

@@ -109,6 +109,20 @@ async def test_escape_stops_and_keeps_the_text_which_continue_goes_on_with(tmp_p
         assert last.prefix and last.ids == (7,)  # type: ignore[union-attr]
 
 
+async def test_ctrl_c_stops_a_reply_and_otherwise_says_how_to_leave(tmp_path: Path) -> None:
+    first = [TokenDrawn(token=7), TextDelta(text="Half a "), None]
+    async with chat(tmp_path, CueBackend(first)) as (app, pilot):
+        await send(pilot, "go")
+        await wait_until(pilot, lambda: "Half a" in screen_text(app))
+        await pilot.press("ctrl+c")
+        await wait_until(pilot, lambda: "stopped by you" in screen_text(app))
+        for _ in range(3):
+            await pilot.press("ctrl+c")
+        await pilot.pause()
+        (notice,) = app._notifications  # one, however often it is pressed
+        assert app.is_running and "ctrl+q quits" in notice.message
+
+
 async def test_stop_while_the_prompt_is_read_leaves_the_conversation_usable(tmp_path: Path) -> None:
     reading = PrefillProgress(done_tokens=1, total_tokens=100, read_bytes=0, elapsed_s=1.0)
     async with chat(tmp_path, CueBackend([reading, None], said("Better."))) as (app, pilot):
