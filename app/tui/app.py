@@ -11,18 +11,23 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import ClassVar
 
+from textual import work
 from textual.binding import BindingType
 from textual.screen import Screen
+from textual.worker import get_current_worker
 
 from app import logs
 from app.backends.base import Backend, RunFacts
 from app.drive_job import DriveJob
 from app.errors import TranscriptMissing
+from app.find_models import find_checkpoints, usual_places
 from app.host import Host, Opened
 from app.model_choice import ModelChoice
-from app.paths import log_file
+from app.paths import demo_folder, log_file
+from app.sanitize import one_line
 from app.settings import Settings
 from app.transcripts.session import ChatSession
 from app.transcripts.store import TranscriptStore
@@ -86,7 +91,7 @@ class ArtesianApp(ThemedApp):
     ) -> None:
         """`backend_factory` is called on the engine thread, as what it imports takes a second; `session_of` gives a
         conversation its defaults; `transcript` is the conversation to resume; `keeps_drafts` is whether the draft and
-        the history of the box are on disk; `is_first_run` looks for models, above the chat.
+        the history of the box are on disk; `is_first_run` looks for models, and says so.
         """
         super().__init__(settings.theme, mouse=settings.mouse is not False)
         self.choice = choice
@@ -111,7 +116,7 @@ class ArtesianApp(ThemedApp):
         """Show the chat at once; the model loads meanwhile."""
         self.push_screen(self.chat)
         if self._is_first_run:
-            self.open_screen("model")
+            self._look_for_models()
         self.host.start()
         self.set_interval(1 / DRAIN_HZ, self.drain)
         self.set_interval(_CHECK_SAVED_S, self.chat.check_saved)
@@ -122,6 +127,25 @@ class ArtesianApp(ThemedApp):
             # Not where this is not the main thread, as in some tests, or the system has none of them.
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self._end_by, number)
+
+    @work(thread=True, exit_on_error=False)
+    def _look_for_models(self) -> None:
+        """Say that a checkpoint was found. No screen opens by itself: whoever starts is typing already."""
+        demo = demo_folder().resolve()
+        worker = get_current_worker()
+        for folder in find_checkpoints(usual_places(self.settings, Path.home()), lambda: worker.is_cancelled):
+            if folder.resolve() != demo:
+                text = f"There is a checkpoint in {one_line(str(folder))}: /model shows it and what to expect of it."
+                self.call_from_thread(self.notify, text, timeout=15, markup=False)
+                return
+
+    def action_help_quit(self) -> None:
+        """Ctrl+C, which Textual keeps for itself: stop a reply as in line mode, or say how to leave."""
+        if self.chat.conversation.running is not None:
+            self.chat.action_stop()
+        else:
+            self.clear_notifications()
+            self.notify("ctrl+q quits; the conversation and what is in the box are kept.")
 
     def _end_by(self, number: int) -> None:
         """A signal asked us to go: as quitting does, with the exit code shells expect."""

@@ -6,6 +6,8 @@ import pytest
 
 from app.find_models import find_checkpoints, judge, usual_places
 from app.paths import demo_folder
+from app.reading import MemoryOptions
+from app.run_options import RunOptions
 from app.settings import Settings
 from tests.fakes import Clock
 
@@ -78,7 +80,7 @@ def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_whole_checkpoint_is_called_so_with_the_speed_to_expect() -> None:
-    found = judge(demo_folder(), Settings())
+    found = judge(demo_folder(), Settings(), RunOptions())
     assert found.state == "whole" and found.said.startswith("Whole: ") and found.said.endswith("shards complete.")
     assert found.speed.startswith("Expect about ") and "tokens a second once warm" in found.speed
 
@@ -87,10 +89,16 @@ def test_a_download_cut_short_is_called_incomplete(tmp_path: Path) -> None:
     folder = _copy(tmp_path / "cut")
     shard = sorted(folder.glob("*.safetensors"))[0]
     os.truncate(shard, shard.stat().st_size - 1)
-    found = judge(folder, Settings())
+    found = judge(folder, Settings(), RunOptions())
     assert found.state == "incomplete" and "artesian audit" in found.said
 
 
 def test_what_does_not_fit_says_so_in_the_place_of_a_speed() -> None:
-    found = judge(demo_folder(), Settings(ram="1MB"))
+    found = judge(demo_folder(), Settings(ram="1MB"), RunOptions())
+    assert found.state == "whole" and not found.speed.startswith("Expect") and found.speed
+
+
+def test_the_options_of_the_command_line_count_above_the_settings() -> None:
+    options = RunOptions(memory=MemoryOptions(ram="1MB"))
+    found = judge(demo_folder(), Settings(ram="80%"), options)
     assert found.state == "whole" and not found.speed.startswith("Expect") and found.speed

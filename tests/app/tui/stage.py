@@ -8,6 +8,7 @@ from app.actions import Scope
 from app.backends.base import RunFacts
 from app.drive_job import DriveJob
 from app.model_choice import ModelChoice, choose_model
+from app.run_options import RunOptions
 from app.settings import Settings
 from app.transcripts.store import TranscriptStore
 from app.tui.themes import ThemedApp
@@ -38,6 +39,7 @@ class Stage(ThemedApp):
         screen: Screen[object] | None = None,
         store: TranscriptStore | None = None,
         settings: Settings | None = None,
+        options: RunOptions | None = None,
         theme: str | None = None,
         facts: RunFacts | None = None,
         last_turn: TurnStats | None = None,
@@ -46,6 +48,7 @@ class Stage(ThemedApp):
         super().__init__(theme)
         self.animation_level = "none"
         self.settings = settings or Settings()
+        self.options = options or RunOptions()
         self.choice: ModelChoice = choose_model(None, self.settings, environ={})
         self.store = store
         self.facts = facts

@@ -51,7 +51,7 @@ _PLAN = (
 @pytest.fixture(autouse=True)
 def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """No path of this run, no zone, no free memory in a picture."""
-    monkeypatch.setattr("app.tui.screens.plan.explain_choice", lambda choice, settings: None)
+    monkeypatch.setattr("app.tui.screens.plan.explain_choice", lambda choice, settings, options: None)
     monkeypatch.setattr("app.tui.screens.plan.plan_sections", lambda explanation: list(_PLAN))
     monkeypatch.setattr("app.paths.settings_file", lambda: Path("/home/ada/.config/artesian/settings.toml"))
 
