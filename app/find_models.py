@@ -17,6 +17,7 @@ from app.errors import AppError
 from app.model_choice import ModelChoice
 from app.plan_report import explain_choice, speed_sentence
 from app.report import format_bytes, said
+from app.run_options import RunOptions
 from app.sanitize import one_line
 from app.settings import Settings
 from engine.audit import Outcome, audit
@@ -107,8 +108,11 @@ def find_checkpoints(
             waiting += [(folder / name, depth + 1) for name, is_dir in inside if is_dir and name[0] != "."]
 
 
-def judge(folder: Path, settings: Settings) -> Found:
-    """What the headers say of a checkpoint, and the speed to expect of it here. Takes two seconds for a full one."""
+def judge(folder: Path, settings: Settings, options: RunOptions) -> Found:
+    """What the headers say of a checkpoint, and the speed to expect of it here with the options that this chat has.
+
+    Takes two seconds for a full one.
+    """
     report = audit(folder)
     inventory = report.inventory
     shards = [record for record in inventory.shards.values() if record.duplicate_of is None]
@@ -122,13 +126,13 @@ def judge(folder: Path, settings: Settings) -> Found:
         state, text = "incomplete", f"Incomplete: {size}. `artesian audit` names what is missing."
     elif faults:
         state, text = "damaged", f"Damaged: {faults[0].message}"
-    return Found(folder=folder, state=state, said=one_line(text), speed=one_line(_speed(folder, settings)))
+    return Found(folder=folder, state=state, said=one_line(text), speed=one_line(_speed(folder, settings, options)))
 
 
-def _speed(folder: Path, settings: Settings) -> str:
+def _speed(folder: Path, settings: Settings, options: RunOptions) -> str:
     choice = ModelChoice(folder=folder, origin="settings", is_demo=False)
     try:
-        return speed_sentence(explain_choice(choice, settings))
+        return speed_sentence(explain_choice(choice, settings, options))
     except (AppError, EngineError, PlanError, StorageError, OSError) as error:
         return said(error)
 

@@ -1,13 +1,12 @@
 """The plan of a model for a screen: what lives where, the figures, what more would buy, and the speed in a sentence."""
 
-from app.drafting import DraftOptions, make_drafting
 from app.model_choice import ModelChoice
 from app.paths import cache_dir, rates_file
 from app.plan_text import shown
 from app.planning import gather_facts, plan_for, profile_shares, read_model
 from app.rates import RateBook
-from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
 from app.report import format_bytes, format_seconds
+from app.run_options import RunOptions
 from app.sanitize import one_line
 from app.settings import Settings
 from app.turn_report import Line, Section
@@ -17,14 +16,12 @@ SAMPLE_ANSWER = 200
 """Tokens of an answer of some paragraphs, which the expected time is given for."""
 
 
-def explain_choice(choice: ModelChoice, settings: Settings) -> Explanation:
-    """The plan for a model as the settings want it. Reads headers only; may take a second.
+def explain_choice(choice: ModelChoice, settings: Settings, options: RunOptions) -> Explanation:
+    """The plan for a model as the options and the settings want it. Reads headers only; may take a second.
 
     Raises: PlanError when it does not fit; ConfigError, StorageError, OSError, AppError for what cannot be read.
     """
-    reading = make_reading(ReadingOptions(), settings, choice)
-    draft = make_drafting(DraftOptions(), settings)
-    wishes = make_wishes(MemoryOptions(), settings, reading, drafting=draft.mode)
+    reading, _, wishes = options.resolve(settings, choice)
     model = read_model(choice.folder, reading.splits)
     facts = gather_facts((model.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     shares = profile_shares(model, None if choice.is_demo else cache_dir() / "usage")

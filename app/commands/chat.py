@@ -12,13 +12,14 @@ from app.backends.base import Backend
 from app.command_words import LATEST
 from app.commands.ask import IndexOwner, Numerics, make_local
 from app.continuing import last_effort
-from app.drafting import DraftOptions, make_drafting
+from app.drafting import DraftOptions
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
 from app.paths import settings_file
 from app.plain import PlainChat, wants_plain
-from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
+from app.reading import MemoryOptions, ReadingOptions
+from app.run_options import RunOptions
 from app.settings import Settings, load_settings
 from app.transcripts.session import ChatSession
 from app.transcripts.store import TranscriptStore, user_store
@@ -57,23 +58,27 @@ def run(
     choice = choose_model(model, settings)
     require_folder(choice)
     mode: Numerics = numerics or ("reference" if settings.numerics == "reference" else "exact")
-    draft = make_drafting(drafting or DraftOptions(), settings)
+    options = RunOptions(
+        memory=memory or MemoryOptions(),
+        reading=reading or ReadingOptions(),
+        drafting=drafting or DraftOptions(),
+        chunk_tokens=chunk_tokens,
+    )
 
     def backend(chosen: ModelChoice) -> Backend:
-        how = make_reading(reading or ReadingOptions(), settings, chosen)
-        wishes = make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens, drafting=draft.mode)
+        how, draft, wishes = options.resolve(settings, chosen)
         return make_local(chosen, mode, index_owner, how, wishes, draft)
 
     # What cannot be used is said here, and not in the middle of the chat.
-    how = make_reading(reading or ReadingOptions(), settings, choice)
-    make_wishes(memory or MemoryOptions(), settings, how, chunk_tokens=chunk_tokens)
+    options.resolve(settings, choice)
     store = user_store()
     transcript = None
     if resume is not None:
         transcript = store.latest() if resume == LATEST else store.open(resume)
     session_of = _session_maker(choice, settings, think, max_tokens)
-    open_it = open_plain if plain or wants_plain() else open_chat
-    return open_it(backend, choice, store, settings, session_of, transcript)
+    if plain or wants_plain():
+        return open_plain(backend, choice, store, settings, session_of, transcript)
+    return open_chat(backend, choice, store, settings, session_of, transcript, options)
 
 
 def open_plain(
@@ -102,6 +107,7 @@ def open_chat(
     settings: Settings,
     session_of: Callable[[Transcript], ChatSession],
     transcript: Transcript | None,
+    options: RunOptions,
 ) -> int:
     """Run the app on this terminal until the user leaves it; the exit code, 128 and the number after a signal."""
     # Here and not at the top: Textual takes half a second that `--help` need not wait.
@@ -116,6 +122,7 @@ def open_chat(
         transcript=transcript,
         # Nobody has named a model, nor chatted with the demo: it is time to say what there is.
         is_first_run=choice.origin == "demo" and not settings_file().exists() and not store.folder.exists(),
+        options=options,
     )
     ended = False
     try:

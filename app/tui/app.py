@@ -27,6 +27,7 @@ from app.find_models import find_checkpoints, usual_places
 from app.host import Host, Opened
 from app.model_choice import ModelChoice
 from app.paths import demo_folder, log_file
+from app.run_options import RunOptions
 from app.sanitize import one_line
 from app.settings import Settings
 from app.transcripts.session import ChatSession
@@ -88,6 +89,7 @@ class ArtesianApp(ThemedApp):
         transcript: Transcript | None = None,
         keeps_drafts: bool = True,
         is_first_run: bool = False,
+        options: RunOptions | None = None,
     ) -> None:
         """`backend_factory` is called on the engine thread, as what it imports takes a second; `session_of` gives a
         conversation its defaults; `transcript` is the conversation to resume; `keeps_drafts` is whether the draft and
@@ -97,6 +99,8 @@ class ArtesianApp(ThemedApp):
         self.choice = choice
         self.store = store
         self.settings = settings
+        self.options = options or RunOptions()
+        """What the command line said of how a model is run; the plan is shown with it."""
         self.host = Host(lambda: backend_factory(self.choice))
         self.facts: RunFacts | None = None
         """What the model is, once it is open."""

@@ -7,6 +7,7 @@ from textual.app import App
 from app.backends.base import RunFacts
 from app.drive_job import DriveJob
 from app.model_choice import ModelChoice
+from app.run_options import RunOptions
 from app.settings import Settings
 from engine.events import TurnStats
 
@@ -20,6 +21,8 @@ class Context(Protocol):
     choice: ModelChoice
     store: "TranscriptStore"
     settings: Settings
+    options: RunOptions
+    """What the command line said of how a model is run."""
     theme_name: str
     facts: RunFacts | None
     """What the model is, once it is open."""

@@ -63,12 +63,13 @@ class ModelScreen(PanelScreen):
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _look(self) -> None:
         worker = get_current_worker()
-        settings = context(self.app).settings
+        app = context(self.app)
+        settings = app.settings
         places = self._places if self._places is not None else usual_places(settings, Path.home())
         for folder in find_checkpoints(places, lambda: worker.is_cancelled):
             if folder.resolve() == paths.demo_folder().resolve():
                 continue
-            found = judge(folder, settings)
+            found = judge(folder, settings, app.options)
             if worker.is_cancelled:
                 return
             self.app.call_from_thread(self._add, found)
@@ -132,7 +133,8 @@ class ModelScreen(PanelScreen):
 
     @work(thread=True, exit_on_error=False)
     def _judge(self, folder: Path) -> None:
-        found = judge(folder, context(self.app).settings)
+        app = context(self.app)
+        found = judge(folder, app.settings, app.options)
         self.app.call_from_thread(self._add, found)
 
     def _use(self, folder: Path | None) -> None:

@@ -46,7 +46,7 @@ class PlanScreen(TurnFiguresScreen):
     def _make_plan(self) -> None:
         app = context(self.app)
         try:
-            plan = plan_sections(explain_choice(app.choice, app.settings))
+            plan = plan_sections(explain_choice(app.choice, app.settings, app.options))
         except (AppError, EngineError, PlanError, StorageError, OSError) as error:
             note = said(error)
             plan = [Section(title="The plan", lines=(), note=one_line(note))]

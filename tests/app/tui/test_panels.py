@@ -6,6 +6,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from app.drafting import DraftOptions
+from app.reading import MemoryOptions, ReadingOptions
+from app.run_options import RunOptions
 from app.settings import Settings
 from app.transcripts.store import TranscriptStore
 from app.tui.screens.confirm import AskScreen, ConfirmScreen
@@ -73,6 +76,20 @@ async def test_where_the_time_goes_shows_the_turn_and_the_plan_and_follows() -> 
         app.last_turn = make_stats()
         shown = await _text(pilot, app, "waiting for experts")
         assert "No turn has been run yet." not in shown
+
+
+async def test_the_plan_is_that_of_the_options_of_the_command_line() -> None:
+    options = RunOptions(
+        memory=MemoryOptions(ram="8GB", context=512),
+        reading=ReadingOptions(slots=3),
+        drafting=DraftOptions(draft="off"),
+        chunk_tokens=16,
+    )
+    app = Stage(screen=PlanScreen(), options=options, settings=Settings(context=1024, slots=4))
+    async with app.run_test(size=WIDE) as pilot:
+        shown = await _text(pilot, app, "Expect about")
+        assert "of 8.00 GB, never above" in shown and "3 of 32 in each layer" in shown
+        assert "512 tokens" in shown and "16 prompt tokens at a time" in shown and "draft head" not in shown
 
 
 async def test_a_plan_that_cannot_be_made_says_why() -> None:

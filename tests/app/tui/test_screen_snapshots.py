@@ -147,7 +147,7 @@ async def test_models(monkeypatch: pytest.MonkeyPatch) -> None:
         speed="Expect about 2.2 tokens a second once warm: slower than one reads, faster than one types.",
     )
     monkeypatch.setattr(model_module, "find_checkpoints", lambda places, stop: iter([found.folder]))
-    monkeypatch.setattr(model_module, "judge", lambda folder, settings: found)
+    monkeypatch.setattr(model_module, "judge", lambda folder, settings, options: found)
     app = Stage(screen=ModelScreen(places=[]))
     await _show(app, NORMAL, "models", _list_has(app, 2))
 
