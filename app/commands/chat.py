@@ -19,6 +19,7 @@ from app.model_choice import ModelChoice, choose_model, require_folder
 from app.paths import settings_file
 from app.plain import PlainChat, wants_plain
 from app.reading import MemoryOptions, ReadingOptions
+from app.report import failure
 from app.run_options import RunOptions
 from app.settings import Settings, load_settings
 from app.transcripts.session import ChatSession
@@ -109,7 +110,10 @@ def open_chat(
     transcript: Transcript | None,
     options: RunOptions,
 ) -> int:
-    """Run the app on this terminal until the user leaves it; the exit code, 128 and the number after a signal."""
+    """Run the app on this terminal until the user leaves it; the exit code, 128 and the number after a signal.
+
+    What of the conversation is not on the drive then is tried once more, and told of when that fails, with FAILED.
+    """
     # Here and not at the top: Textual takes half a second that `--help` need not wait.
     from app.tui.app import ArtesianApp
 
@@ -124,18 +128,28 @@ def open_chat(
         is_first_run=choice.origin == "demo" and not settings_file().exists() and not store.folder.exists(),
         options=options,
     )
-    ended = False
+    ended = is_saved = False
     try:
         app.run(mouse=settings.mouse is not False)
     finally:
-        ended = app.close()
-    code = app.return_code or 0
+        ended = app.close()  # which tries once more to save
+        is_saved = _tell_unsaved(app.chat.conversation.transcript)
+    code = app.return_code or (ExitCode.DONE if is_saved else ExitCode.FAILED)
     if not ended:
         # A read that does not come back holds its thread, and the interpreter would wait for it or crash around it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _tell_unsaved(transcript: Transcript) -> bool:
+    """Say on stderr what is lost of a conversation that was closed; whether nothing is."""
+    if transcript.n_unsaved == 0:
+        return True
+    reason = f": {transcript.problem_reason}" if transcript.problem_reason is not None else ""
+    print(failure(f"the newest part of the conversation could not be saved{reason}"), file=sys.stderr)
+    return False
 
 
 def _session_maker(

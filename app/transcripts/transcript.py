@@ -131,10 +131,14 @@ class Transcript:
     @property
     def problem(self) -> str | None:
         """Why the newest part is not on the drive, as a sentence; None when all is well."""
+        reason = self.problem_reason
+        return None if reason is None else f"Not saved: {reason}. It is tried again with the next line."
+
+    @property
+    def problem_reason(self) -> str | None:
+        """The file and what the system said of it, for a `problem` that is not tried again; None when all is well."""
         error = self._journal.problem
-        if error is None:
-            return None
-        return f"Not saved: {self._journal.path}: {error.strerror or error}. It is tried again with the next line."
+        return None if error is None else f"{self._journal.path}: {error.strerror or error}"
 
     @property
     def n_unsaved(self) -> int:
