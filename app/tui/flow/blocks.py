@@ -88,10 +88,16 @@ class Growing:
         self._tail = ""
         self._fence: _Fence | None = None
         self._goes_on = False  # whether the tail is part of the block before it
+        self._after_return = False  # whether the text so far ends with a carriage return, which a newline may follow
 
     def push(self, text: str) -> list[Block]:
         """Take more text; the blocks that are finished with it."""
         done: list[Block] = []
+        if not text:
+            return done
+        rest = text.removeprefix("\n") if self._after_return else text
+        self._after_return = text.endswith("\r")
+        text = _with_newlines(rest)
         for begin in range(0, len(text), _SLICE_CHARS):
             self._tail += text[begin : begin + _SLICE_CHARS]
             while self._take_text(done) if self._fence is None else self._take_code(self._fence, done):
@@ -178,12 +184,17 @@ class _Fence:
 def whole(source: str) -> list[Block]:
     """The blocks of a text that grows no more."""
     blocks: list[Block] = []
-    for block in _blocks(source, goes_on=False):
+    for block in _blocks(_with_newlines(source), goes_on=False):
         if block.kind == "code" or len(block.source) <= LONGEST_WHOLE_CHARS:
             blocks.append(block)
         else:
             blocks.extend(_parts(block))
     return blocks
+
+
+def _with_newlines(text: str) -> str:
+    """Line ends as the Markdown parser sees them; it counts a carriage return as one, and lines are found by number."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _parts(block: Block) -> Iterator[Block]:

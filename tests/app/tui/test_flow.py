@@ -189,3 +189,17 @@ def test_cost_grows_with_what_is_new_and_not_with_what_is_there() -> None:
             laid_out[-1] += len(flow.rows) - before + len(flow.tail_rows)
     early, late = laid_out
     assert late <= 1.2 * early
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b ", "\r", "\r\n", "\n", "- ", "1. ", "> ", "```", "    ", "\x85", "\u2028"])),
+    st.data(),
+)
+def test_carriage_returns_are_line_ends_however_the_text_is_cut(pieces: list[str], data: st.DataObject) -> None:
+    text = "".join(pieces)
+    cut = data.draw(st.integers(0, len(text)))
+    growing, plain = Growing(), Growing()
+    done = [*growing.push(text[:cut]), *growing.push(text[cut:]), *growing.tail()]
+    expected = plain.push(text.replace("\r\n", "\n").replace("\r", "\n")) + plain.tail()
+    assert "".join(block.source for block in done).split() == "".join(block.source for block in expected).split()
+    assert whole(text) == whole(text.replace("\r\n", "\n").replace("\r", "\n"))
