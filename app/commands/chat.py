@@ -29,6 +29,10 @@ from app.values import EFFORTS, RULES, Effort, parse_effort
 from engine.sampler_settings import SamplerSettings, default_settings, require_valid
 
 
+_STDIN = 0
+"""The terminal; `open_chat` is for where stdin is one."""
+
+
 def run(
     *,
     model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
@@ -116,6 +120,7 @@ def open_chat(
     """
     # Here and not at the top: Textual takes half a second that `--help` need not wait.
     from app.tui.app import ArtesianApp
+    from app.tui.hangup import HangupWatch
 
     app = ArtesianApp(
         backend_factory=backend_factory,
@@ -130,7 +135,8 @@ def open_chat(
     )
     ended = is_saved = False
     try:
-        app.run(mouse=settings.mouse is not False)
+        with HangupWatch(_STDIN, app.close):
+            app.run(mouse=settings.mouse is not False)
     finally:
         ended = app.close()  # which tries once more to save
         is_saved = _tell_unsaved(app.chat.conversation.transcript)
