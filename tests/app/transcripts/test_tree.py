@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.transcripts import lines
@@ -182,6 +182,7 @@ _FIELDS = st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(["a", "b", Non
 _RECORD = st.builds(lambda kind, fields: {"kind": kind, **fields}, st.sampled_from(_KINDS), _FIELDS)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of making the records, on a machine with other work
 @given(st.lists(_RECORD | st.binary(max_size=30), max_size=30))
 def test_no_records_and_no_bytes_can_fail_the_reader(records: list[dict[str, Any] | bytes]) -> None:
     data = b"".join(one + b"\n" if isinstance(one, bytes) else json.dumps(one).encode() + b"\n" for one in records)
