@@ -15,7 +15,7 @@ from engine.config import ModelConfig
 from engine.draft.source import Choose, Proposal
 from engine.draft.weights import HeadWeights
 from engine.errors import Stopped
-from engine.hyper import collapse, mix, rms_norm, update
+from engine.hyper import collapse, collapse_normed, mix, normed, update
 from engine.kernels import Matrix
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import Numerics
@@ -77,7 +77,7 @@ class DraftHead:
         """
         config, numerics, weights = self._config, self._numerics, self._weights
         main = numerics.value(numerics.product(numerics.operand(targets), weights.main_proj))
-        main = numerics.value(rms_norm(main, weights.main_norm, config.norm_eps))  # [n, D]
+        main = normed(main, weights.main_norm, config.norm_eps, numerics)  # [n, D]
         positions = step.positions[-targets.shape[0] :]
         keys = [window_keys(main, s.attention, positions, config, self._freq, numerics) for s in weights.stages]
         state.stage_draft(step, torch.stack(keys, 1))
@@ -105,11 +105,11 @@ class DraftHead:
             if should_stop():
                 raise Stopped("the draft was stopped")
             coefficients = mix(h, block.mix_attention, config, numerics)
-            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.attention.norm, config.norm_eps))
+            x = collapse_normed(h, pre, block.attention.norm, config.norm_eps, numerics)
             h = update(h, self._attention(x, block.attention, rings[stage], positions), coefficients, numerics)
             pre = coefficients.pre
             coefficients = mix(h, block.mix_ffn, config, numerics)
-            x = numerics.value(rms_norm(collapse(h, pre, numerics), block.ffn.norm, config.norm_eps))
+            x = collapse_normed(h, pre, block.ffn.norm, config.norm_eps, numerics)
             routing = route(x, block.ffn, config.dspark_n_activated_experts, config, numerics)
             y = moe(x, routing, self._waves(block.layer, should_stop), block.ffn, config, numerics)
             h = update(h, y, coefficients, numerics)
@@ -136,8 +136,8 @@ class DraftHead:
         stream before the norm.
         """
         weights, numerics = self._weights, self._numerics
-        normed = numerics.value(rms_norm(collapsed, weights.norm, self._config.norm_eps))
-        logits = numerics.product(normed, self._output)  # [n, V]
+        x = normed(collapsed, weights.norm, self._config.norm_eps, numerics)
+        logits = numerics.product(x, self._output)  # [n, V]
         chosen, confidence = [token], list[float]()
         for row in range(collapsed.shape[0]):
             before = weights.markov_embed.weight[chosen[-1]].to(torch.float32).unsqueeze(0)  # [1, rank]
