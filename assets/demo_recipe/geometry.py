@@ -7,11 +7,11 @@ tables from the sizes, so a geometry is complete only once a tokenizer is there.
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.config import ModelConfig, load_config
+from engine.config_layouts import FIELDS
 from engine.hashing import engram_tables
 
 Geometry = Mapping[str, Any]
@@ -73,80 +73,34 @@ def config_of(geometry: Geometry) -> ModelConfig:
         return load_config(Path(folder)).config
 
 
-@dataclass(frozen=True, slots=True)
-class _Renamed:
-    text: Mapping[str, str]
-    rope: Mapping[str, str]
-    vision: Mapping[str, str]
-
-
-_NAMES = _Renamed(
-    text={
-        "dim": "hidden_size",
-        "n_layers": "num_hidden_layers",
-        "n_heads": "num_attention_heads",
-        "rope_head_dim": "qk_rope_head_dim",
-        "window_size": "sliding_window",
-        "moe_inter_dim": "moe_intermediate_size",
-        "n_activated_experts": "num_experts_per_tok",
-        "score_func": "scoring_func",
-        "route_scale": "routed_scaling_factor",
-        "norm_eps": "rms_norm_eps",
-        "kv_source_layers": "kv_source_layer_ids",
-        "index_source_layers": "index_source_layer_ids",
-        "candidate_source_layer": "candidate_source_layer_id",
-        "engram_pad_id": "engram_pad_token_id",
-        "n_mtp_layers": "num_nextn_predict_layers",
-        "dspark_n_activated_experts": "dspark_num_experts_per_tok",
-    },
-    rope={
-        "rope_factor": "factor",
-        "beta_fast": "beta_fast",
-        "beta_slow": "beta_slow",
-        "original_seq_len": "original_max_position_embeddings",
-    },
-    vision={
-        "vision_n_layers": "num_hidden_layers",
-        "vision_dim": "hidden_size",
-        "vision_n_heads": "num_attention_heads",
-        "vision_inter_dim": "intermediate_size",
-        "vision_max_n_token": "max_image_tokens",
-    },
-)
-"""Flat names whose nested spelling differs."""
-
-
 def nested(geometry: Geometry) -> dict[str, Any]:
-    """The content of `config.json`."""
-    text = {
-        _NAMES.text.get(key, key): value
-        for key, value in geometry.items()
-        if not key.startswith("vision_") and key not in _NAMES.rope and key not in ("dtype", "expert_dtype")
-    }
-    image_token = text.pop("image_token_id")
-    vision = {
-        _NAMES.vision.get(key, key.removeprefix("vision_")): value
-        for key, value in geometry.items()
-        if key.startswith("vision_")
-    }
-    return {
+    """The content of `config.json`: every field where the engine's schema looks for it, and what else is there."""
+    content: dict[str, Any] = {
         "architectures": ["DeepseekV41ForCausalLM"],
         "model_type": "deepseek_v41",
         "dtype": "bfloat16",
-        **{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": image_token},
+        **{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2},
         "quantization_config": {
             **{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
             **{"scale_fmt": "ue8m0", "expert_dtype": "fp4"},
         },
         "text_config": {
             "model_type": "deepseek_v41_text",
-            **text,
-            "rope_scaling": {"rope_type": "yarn", **{new: geometry[old] for old, new in _NAMES.rope.items()}},
+            "rope_scaling": {"rope_type": "yarn"},
             **{"hidden_act": "silu", "topk_method": "noaux_tc", "norm_topk_prob": True, "num_key_value_heads": 1},
             **{"tie_word_embeddings": False, "max_position_embeddings": 1024},
         },
-        "vision_config": {"model_type": "deepseek_v41_vision", **vision},
+        "vision_config": {"model_type": "deepseek_v41_vision"},
     }
+    for field in FIELDS:
+        # The two types are said once for all tensors in this layout, above.
+        if field.flat in geometry and field.flat not in ("dtype", "expert_dtype"):
+            *path, key = field.nested[0].split(".")
+            place = content
+            for part in path:
+                place = place.setdefault(part, {})
+            place[key] = geometry[field.flat]
+    return content
 
 
 def write_configs(folder: Path, geometry: Geometry) -> None:
