@@ -1,6 +1,5 @@
 """The wizard's pieces of work, as what a `DriveJob` runs."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,10 +8,8 @@ from app.mirroring import MirrorDesk
 from app.progress import WorkProgress
 from app.report import format_bytes
 from engine.errors import Stopped
-from storage.errors import TargetRefused, shown
-from storage.mirroring.checking import check_copies
+from storage.errors import shown
 from storage.mirroring.copying import CopyProgress
-from storage.mirroring.manifest import read_manifest
 from storage.mirroring.places import Place
 from storage.mirroring.undoing import remove_copies
 
@@ -61,25 +58,11 @@ def check_job(desk: MirrorDesk, target: Path) -> Run:
     """Compare every byte of the copies in a folder with what was copied."""
 
     def run(job: DriveJob) -> str:
-        manifest = read_manifest(target) if target.is_dir() else None
-        if manifest is None or manifest.fingerprint != desk.fingerprint:
-            raise TargetRefused(f"{shown(str(target))} has no record of copies of this model")
-        total = sum(one.file_bytes for one in manifest.shards.values())
-        began, done = time.monotonic(), 0
+        def show(progress: WorkProgress) -> None:
+            job.progress = progress
 
-        def count(n_bytes: int) -> None:
-            nonlocal done
-            done += n_bytes
-            elapsed_s = time.monotonic() - began
-            job.progress = WorkProgress(what="checking", done_bytes=done, total_bytes=total, elapsed_s=elapsed_s)
-
-        found = list(
-            check_copies(
-                target, manifest, everything=True, sources=desk.source_of, on_bytes=count, should_stop=job.stopping
-            )
-        )
-        if job.stopping():
-            raise Stopped("Checking was stopped")
+        found = desk.check(target, everything=True, on_progress=show, should_stop=job.stopping)
+        done = sum(one.checked_bytes for one in found)
         bad = [one.error for one in found if one.error is not None]
         if bad:
             return f"{len(bad)} of {len(found)} copies are damaged: {bad[0]}. {bad[0].hint}"

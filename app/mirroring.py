@@ -5,18 +5,22 @@ the model they name. For another one a copy is made all the same, and the option
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import UsageError
 from app.model_choice import ModelChoice, require_folder
-from app.paths import cache_dir
-from app.planning import drive_facts, profile_shares, read_model
+from app.paths import rates_file, settings_file
+from app.planning import drive_facts, profile_shares
+from app.progress import WorkProgress
 from app.rates import RateBook
 from app.reading import saved_folders
 from app.settings import Settings, load_settings
 from app.settings_edit import edit_settings
+from engine.config import load_config
+from engine.errors import Stopped
 from planner.facts import ASSUMED_OTHER_BYTES_S
 from storage.checkpoint import refusal
 from storage.drives import DriveFacts, drive_of
@@ -25,6 +29,7 @@ from storage.fingerprint import fingerprint
 from storage.headers import ShardHeader, read_header
 from storage.inspection import inspect
 from storage.inventory import Inventory
+from storage.mirroring.checking import SAMPLED_BLOCKS, CheckedShard, check_copies
 from storage.mirroring.copying import LOCK_NAME, Copier, CopyJob, CopyProgress
 from storage.mirroring.files import WRITE
 from storage.mirroring.manifest import Kind, Manifest, read_manifest, remove_manifest
@@ -98,12 +103,21 @@ class MirrorDesk:
             for shard, record in self.inventory.shards.items()
             if record.header is not None and record.duplicate_of is None
         }
-        model = read_model(choice.folder, self.splits)
-        self.fingerprint = fingerprint(self.headers, [path.read_bytes() for path in model.sources])
-        shares = profile_shares(model, None if choice.is_demo else cache_dir() / "usage")
+        loaded = load_config(choice.folder)
+        self.fingerprint = fingerprint(self.headers, [path.read_bytes() for path in loaded.sources])
+        shares = profile_shares(choice, loaded.config, self.headers, loaded.sources)
         self.profiled = bool(shares)
         """Whether the usage profile says what is read; else every expert counts alike."""
         self.uses = expert_uses(self.headers, shares)
+
+    @classmethod
+    def of_user(cls, choice: ModelChoice, splits: Sequence[Path] | None = None) -> "MirrorDesk":
+        """The desk with the user's settings, as they are now, and this machine's rates.
+
+        Raises: SettingsError; what making one raises.
+        """
+        path = settings_file()
+        return cls(choice, load_settings(path), RateBook(rates_file()), settings_path=path, splits=splits)
 
     @property
     def in_settings(self) -> bool:
@@ -302,6 +316,55 @@ class MirrorDesk:
         remove_manifest(own, WRITE)
         (own / LOCK_NAME).unlink(missing_ok=True)
         return remove_copies(folder, frozenset(shards).__contains__).freed_bytes
+
+    def record_of(self, folder: Path) -> Manifest:
+        """The record of this model's copies in a folder. Raises: TargetRefused when there is none; BadManifest."""
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise TargetRefused(
+                f"{shown(str(folder))} has no record of copies made here",
+                hint="For copies made by hand, --verify-mirror compares samples with the model at the start of a chat.",
+            )
+        if manifest.fingerprint != self.fingerprint:
+            raise TargetRefused(
+                f"{shown(str(folder))} is the mirror of another checkpoint ({shown(manifest.source)})",
+                hint="Name the model it belongs to with --model.",
+            )
+        return manifest
+
+    def check(
+        self,
+        folder: Path,
+        *,
+        everything: bool,
+        on_progress: Callable[[WorkProgress], None],
+        should_stop: Callable[[], bool],
+    ) -> list[CheckedShard]:
+        """Compare the copies in a folder with what was copied: every byte, or both ends and some blocks of each.
+
+        Raises: Stopped; as `record_of`.
+        """
+        manifest = self.record_of(folder)
+        sizes = [(one.file_bytes, one.block_bytes) for one in manifest.shards.values()]
+        total = sum(size if everything else min(size, (SAMPLED_BLOCKS + 2) * block) for size, block in sizes)
+        began, done = time.monotonic(), 0
+
+        def count(n_bytes: int) -> None:
+            nonlocal done
+            done += n_bytes
+            elapsed_s = time.monotonic() - began
+            on_progress(
+                WorkProgress(what="checking", done_bytes=done, total_bytes=max(total, done), elapsed_s=elapsed_s)
+            )
+
+        found = list(
+            check_copies(
+                folder, manifest, everything=everything, sources=self.source_of, on_bytes=count, should_stop=should_stop
+            )
+        )
+        if should_stop():
+            raise Stopped("checking was stopped")
+        return found
 
     def states(self, extra: Sequence[Path] = ()) -> tuple[MirrorState, ...]:
         """The mirrors of the settings, those on every place, and `extra`, as they are now."""

@@ -14,10 +14,8 @@ from app.mirror_text import state_text
 from app.mirroring import MirrorDesk
 from app.model_choice import choose_model, require_folder
 from app.private_files import PRIVATE_FILE, write_whole
-from app.rates import RateBook
 from app.sanitize import one_line
 from app.setting_text import require_known, value_of
-from app.settings import load_settings
 from app.settings_edit import edit_settings
 from app.settings_view import effective
 from app.transcripts.records import Node
@@ -105,10 +103,7 @@ class Commands:
 
     def do_mirror(self, _: str) -> None:
         """What copies of the model there are, and what commands make some."""
-        settings = load_settings(paths.settings_file())
-        desk = MirrorDesk(
-            self._chat.choice, settings, RateBook(paths.rates_file()), settings_path=paths.settings_file()
-        )
+        desk = MirrorDesk.of_user(self._chat.choice)
         for state in desk.states():
             self._chat.tell(state_text(state, desk))
         self._chat.tell("`artesian mirror propose` says what copies would buy, `artesian mirror copy` makes them.")

@@ -1,7 +1,7 @@
 """The plan of a model for a screen: what lives where, the figures, what more would buy, and the speed in a sentence."""
 
 from app.model_choice import ModelChoice
-from app.paths import cache_dir, rates_file
+from app.paths import rates_file
 from app.plan_text import shown
 from app.planning import gather_facts, plan_for, profile_shares, read_model
 from app.rates import RateBook
@@ -24,7 +24,7 @@ def explain_choice(choice: ModelChoice, settings: Settings, options: RunOptions)
     reading, _, wishes = options.resolve(settings, choice)
     model = read_model(choice.folder, reading.splits)
     facts = gather_facts((model.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
-    shares = profile_shares(model, None if choice.is_demo else cache_dir() / "usage")
+    shares = profile_shares(choice, model.footprint.config, model.outline.marks, model.sources)
     planned = plan_for(facts, model.footprint, wishes, shares)
     return explain(facts, model.footprint, planned.plan, wishes, planned.abilities, shares)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from app.backends.observing import profile_file, watched_layers
 from app.machine import find_gpus, may_have_gpu
+from app.model_choice import ModelChoice
+from app.paths import cache_dir
 from app.rates import RateBook
 from engine.config import LoadedConfig, ModelConfig, load_config
 from engine.inventory import expected_tensors
@@ -29,6 +31,7 @@ from planner.plan import Abilities, Plan, Wishes
 from planner.solve import make_plan
 from storage.drives import drive_of
 from storage.errors import StorageError
+from storage.fingerprint import Marked
 from storage.headers import DTYPE_BITS
 from storage.outline import Outline, read_outline
 from storage.profile import UsageProfile
@@ -137,13 +140,23 @@ def drive_facts(name: str, kind: str, book: RateBook) -> Drive:
     return Drive(name=name, kind=kind, rate_bytes_s=assumed, source="assumed")
 
 
-def profile_shares(model: Model, profiles: Path | None) -> dict[int, list[float]]:
-    """Shares of traffic by layer, of the usage profile of this model in the folder `profiles`; empty without one."""
-    if profiles is None or not model.outline.marks:
+def profile_shares(
+    choice: ModelChoice, config: ModelConfig, headers: Mapping[str, Marked], sources: Sequence[Path]
+) -> dict[int, list[float]]:
+    """Shares of traffic by layer, of the usage profile of the model with these headers and config files; empty when it
+    has none.
+    """
+    profiles = usage_dir(choice)
+    if profiles is None or not headers:
         return {}
-    n_experts = watched_layers(model.footprint.config)
-    path, mark = profile_file(profiles, model.outline.marks, model.sources)
+    n_experts = watched_layers(config)
+    path, mark = profile_file(profiles, headers, sources)
     return shares_of(UsageProfile.load(path, mark, n_experts), n_experts) if path.is_file() else {}
+
+
+def usage_dir(choice: ModelChoice) -> Path | None:
+    """The folder of usage profiles; None for the demo, which leaves nothing behind."""
+    return None if choice.is_demo else cache_dir() / "usage"
 
 
 def shares_of(profile: UsageProfile, layers: Iterable[int]) -> dict[int, list[float]]:

@@ -104,10 +104,8 @@ def _compare(
 
 
 def _read_afresh(file: ShardFile, offset: int, length: int) -> bytearray:
-    file.forget(offset, length)  # what the cache holds of a copy just made is not what is on its drive
     block = bytearray(length)
-    file.read_exactly(memoryview(block), offset)
-    file.forget(offset, length)
+    file.read_afresh(memoryview(block), offset)
     return block
 
 

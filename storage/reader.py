@@ -53,6 +53,15 @@ class ShardFile:
         if length:
             self.system.forget(self.fd, offset, length)
 
+    def read_afresh(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from the drive, not from what the page cache holds, and leave nothing there.
+
+        Raises: what `read_exactly` does.
+        """
+        self.forget(offset, len(buffer))
+        self.read_exactly(buffer, offset)
+        self.forget(offset, len(buffer))
+
     def close(self) -> None:
         """Give the descriptor back. Only the owner does this, once."""
         self.system.close(self.fd)

@@ -157,8 +157,7 @@ def _require_same(file: DirectFile, header: ShardHeader, block_bytes: int) -> No
     shard = open_shard(file.path, header.shard, file.system, expected_bytes=header.file_bytes)
     try:
         front = bytearray(LENGTH_BYTES + header.header_bytes)
-        shard.forget(0, len(front))  # what the cache holds of it is from before
-        shard.read_exactly(memoryview(front), 0)
+        shard.read_afresh(memoryview(front), 0)  # what the cache holds of it is from before
     finally:
         shard.close()
     if hashlib.sha256(front).digest() != header.digest or block_bytes % file.block_bytes:

@@ -16,6 +16,7 @@ from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
 from app.paths import cache_dir, rates_file, settings_file
+from app.planning import usage_dir
 from app.progress import ProgressLine
 from app.reading import MemoryOptions, Reading, ReadingOptions, make_reading, make_wishes
 from app.sanitize import one_line
@@ -163,7 +164,7 @@ def make_local(
         draft=draft,
         # Half a second with the real tokenizer; the demo's is folded in no time and leaves nothing behind.
         token_map_cache=None if choice.is_demo else cache_dir() / "token-map",
-        profiles=None if choice.is_demo else cache_dir() / "usage",
+        profiles=usage_dir(choice),
         rates=None if choice.is_demo else rates_file(),
     )
 

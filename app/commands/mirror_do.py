@@ -1,7 +1,6 @@
 """`artesian mirror copy|check|repair|remove`: makes copies of a model's shards on another drive, and minds them."""
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +20,7 @@ from engine.errors import Stopped
 from storage.errors import DriveError, TargetRefused, shown
 from storage.mirroring.checking import CheckedShard, check_copies
 from storage.mirroring.copying import CopyJob, CopyProgress
-from storage.mirroring.manifest import Kind, Manifest, read_manifest
+from storage.mirroring.manifest import Kind, read_manifest
 from storage.mirroring.places import Place
 from storage.mirroring.undoing import remove_copies, repair_blocks
 
@@ -60,7 +59,7 @@ def copy(
     limit = None if budget is None else parse_bytes(budget, "--budget")
     kept_free = None if reserve is None else parse_bytes(reserve, "--reserve")
     wanted = tuple(shards) if shards else desk.propose(place, budget_bytes=limit).shards
-    known = _manifest(target)
+    known = read_manifest(target)
     jobs = desk.jobs([*dict.fromkeys([*(known.shards if known else ()), *wanted])] if not shards else wanted)
     made, stopped = _copy(desk, target, place, jobs, kind="mirror", reserve=kept_free, may_stop=True)
     noted = desk.use(target) if made or known else False
@@ -127,8 +126,8 @@ def join(folder: FolderArgument, /, *, model: ModelOption = None, as_json: JsonO
     """
     desk = make_desk(model, None)
     source = folder.expanduser().absolute()
-    manifest = _required(source)
-    if manifest.fingerprint != desk.fingerprint or manifest.kind != "split":
+    manifest = desk.record_of(source)
+    if manifest.kind != "split":
         raise TargetRefused(f"{shown(str(source))} is no split of this model")
     shards, own = tuple(manifest.shards), desk.choice.folder
     if source.resolve() == own.resolve():  # it has a record while a join is under way
@@ -161,7 +160,7 @@ def check(
     """
     desk = make_desk(model, split)
     target = folder.expanduser().absolute()
-    found = _check(desk, target, _required(target), everything=everything)
+    found = _check(desk, target, everything=everything)
     bad = [one for one in found if one.error is not None]
     if as_json:
         print(envelope("mirror-check", [_checked_json(one) for one in found]))
@@ -192,8 +191,8 @@ def repair(
     desk = make_desk(model, split)
     target = folder.expanduser().absolute()
     place = desk.place_of(target)
-    manifest = _required(target)
-    found = _check(desk, target, manifest, everything=True)
+    manifest = desk.record_of(target)
+    found = _check(desk, target, everything=True)
     n_bytes, again = 0, []
     for one in found:
         source = desk.source_of(one.shard)
@@ -227,7 +226,7 @@ def remove(
     """
     desk = make_desk(model, split)
     target = folder.expanduser().absolute()
-    _required(target)
+    desk.record_of(target)
     removed = remove_copies(target, lambda shard: desk.has_other(shard, target))
     was_set = desk.disuse(target)
     if as_json:
@@ -296,52 +295,13 @@ def _shards(n: int) -> str:
     return f"{n} shard{'' if n == 1 else 's'}"
 
 
-def _check(desk: MirrorDesk, target: Path, manifest: Manifest, *, everything: bool) -> Sequence[CheckedShard]:
-    if manifest.fingerprint != desk.fingerprint:
-        raise TargetRefused(
-            f"{shown(str(target))} is the mirror of another checkpoint ({shown(manifest.source)})",
-            hint="Name the model it belongs to with --model.",
-        )
+def _check(desk: MirrorDesk, target: Path, *, everything: bool) -> Sequence[CheckedShard]:
     line = ProgressLine(sys.stderr)
-    began, done = time.monotonic(), 0
-    sizes = [(len(one.blocks), one.file_bytes, one.block_bytes) for one in manifest.shards.values()]
-    total = sum(size if everything else min(size, 6 * block) for _, size, block in sizes)
-
-    def count(n_bytes: int) -> None:
-        nonlocal done
-        done += n_bytes
-        elapsed_s = time.monotonic() - began
-        line.show(WorkProgress(what="checking", done_bytes=done, total_bytes=max(total, done), elapsed_s=elapsed_s))
-
     with StopKey() as stop:
-        found = list(
-            check_copies(
-                target,
-                manifest,
-                everything=everything,
-                sources=desk.source_of,
-                on_bytes=count,
-                should_stop=stop.pressed,
-            )
-        )
-        line.clear()
-        if stop.pressed():
-            raise Stopped("checking was stopped")
-    return found
-
-
-def _manifest(target: Path) -> Manifest | None:
-    return read_manifest(target) if target.is_dir() else None
-
-
-def _required(target: Path) -> Manifest:
-    manifest = _manifest(target)
-    if manifest is None:
-        raise TargetRefused(
-            f"{shown(str(target))} has no record of copies made here",
-            hint="For copies made by hand, --verify-mirror compares samples with the model at the start of a chat.",
-        )
-    return manifest
+        try:
+            return desk.check(target, everything=everything, on_progress=line.show, should_stop=stop.pressed)
+        finally:
+            line.clear()
 
 
 def _checked_json(one: CheckedShard) -> dict[str, object]:

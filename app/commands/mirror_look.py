@@ -11,9 +11,8 @@ from app.exits import ExitCode
 from app.mirror_text import facts_of, place_remark, state_text
 from app.mirroring import MirrorDesk, MirrorState
 from app.model_choice import choose_model
-from app.paths import rates_file, settings_file
+from app.paths import settings_file
 from app.progress import ProgressLine, TimedProgress
-from app.rates import RateBook
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
 from app.settings import load_settings
@@ -36,10 +35,8 @@ def make_desk(model: str | None, split: Sequence[Path] | None) -> MirrorDesk:
 
     Raises: what choosing a model, reading the settings and opening the desk raise.
     """
-    settings = load_settings(settings_file())
-    choice = choose_model(model, settings)
     splits = None if split is None else [folder.expanduser() for folder in split]
-    return MirrorDesk(choice, settings, RateBook(rates_file()), settings_path=settings_file(), splits=splits)
+    return MirrorDesk.of_user(choose_model(model, load_settings(settings_file())), splits)
 
 
 def scan(

@@ -13,7 +13,7 @@ from app.errors import UsageError
 from app.exits import ExitCode
 from app.last_run import load_runs
 from app.model_choice import choose_model
-from app.paths import cache_dir, rates_file, runs_file, settings_file
+from app.paths import rates_file, runs_file, settings_file
 from app.plan_plot import text_plot, write_plot
 from app.plan_text import as_data, last_lines, lines
 from app.planning import Planned, gather_facts, plan_for, profile_shares, read_model
@@ -82,7 +82,7 @@ def run(
     facts = gather_facts((known.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     if what_if is not None:
         facts = supposed(facts, parse_what_if(what_if))
-    shares = profile_shares(known, None if choice.is_demo else cache_dir() / "usage")
+    shares = profile_shares(choice, known.footprint.config, known.outline.marks, known.sources)
     planned = plan_for(facts, known.footprint, wishes, shares)
     explanation = explain(facts, known.footprint, planned.plan, wishes, planned.abilities, shares)
     notes = [known.note] if known.note else []

@@ -152,7 +152,5 @@ def _differs(path: Path, shard: str, said: str) -> CopyDiffers:
 def _block(file: ShardFile, index: int, block_bytes: int) -> bytearray:
     offset = index * block_bytes
     block = bytearray(min(block_bytes, file.file_bytes - offset))
-    file.forget(offset, len(block))  # what the cache holds of it is not what is on its drive
-    file.read_exactly(memoryview(block), offset)
-    file.forget(offset, len(block))
+    file.read_afresh(memoryview(block), offset)
     return block

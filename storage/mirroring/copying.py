@@ -230,9 +230,7 @@ class Copier:
     def _read_block(self, file: ShardFile, index: int, buffer: bytearray) -> tuple[memoryview, str]:
         offset = index * self._block_bytes
         block = memoryview(buffer)[: min(self._block_bytes, file.file_bytes - offset)]
-        file.forget(offset, len(block))  # what the cache holds of it is not what is on its drive
-        file.read_exactly(block, offset)
-        file.forget(offset, len(block))
+        file.read_afresh(block, offset)
         return block, hashlib.sha256(block).hexdigest()
 
     def _require_room(self, n_bytes: int) -> None:

@@ -21,6 +21,15 @@ class WriteCalls:
         """Write the front of `data` at `offset`; a short count is possible."""
         return os.pwrite(fd, data, offset)
 
+    def write_all(self, fd: int, data: memoryview, offset: int) -> None:
+        """Write all of `data` at `offset`: short counts are continued, interruptions repeated."""
+        done = 0
+        while done < len(data):
+            try:
+                done += self.pwrite(fd, data[done:], offset + done)
+            except InterruptedError:
+                continue
+
     def truncate(self, fd: int, n_bytes: int) -> None:
         """Cut or fill the file to this size."""
         os.ftruncate(fd, n_bytes)

@@ -77,9 +77,7 @@ def write_manifest(folder: Path, manifest: Manifest, writes: WriteCalls) -> None
         try:
             data = memoryview(json.dumps(content, indent=1).encode())
             os.fchmod(fd, 0o644)
-            done = 0
-            while done < len(data):
-                done += writes.pwrite(fd, data[done:], done)
+            writes.write_all(fd, data, 0)
             writes.sync(fd)
             writes.rename(temporary, path)
         except BaseException:

@@ -110,7 +110,9 @@ class Part:
         self.write(len(self.hashes), block)
         line = f"{sha256}\n".encode()
         journal_file = journal_path(self._folder, self._facts.shard)
-        checked(lambda: self._write_all(self._journal, memoryview(line), self._journal_bytes), journal_file, "write")
+        checked(
+            lambda: self._writes.write_all(self._journal, memoryview(line), self._journal_bytes), journal_file, "write"
+        )
         self._journal_bytes += len(line)
         self.hashes.append(sha256)
 
@@ -118,7 +120,7 @@ class Part:
         """Put a block in its place on the drive; the journal does not change. Raises: WriteError."""
 
         def put() -> None:
-            self._write_all(self._fd, block, index * self._facts.block_bytes)
+            self._writes.write_all(self._fd, block, index * self._facts.block_bytes)
             self._writes.sync_data(self._fd)
 
         checked(put, self.path, "write")
@@ -160,18 +162,10 @@ class Part:
         def cut() -> None:
             self._writes.truncate(self._fd, kept_bytes)
             self._writes.truncate(self._journal, 0)
-            self._write_all(self._journal, memoryview(head), 0)
+            self._writes.write_all(self._journal, memoryview(head), 0)
 
         checked(cut, journal_file, "write")
         self._journal_bytes = len(head)
-
-    def _write_all(self, fd: int, data: memoryview, offset: int) -> None:
-        done = 0
-        while done < len(data):
-            try:
-                done += self._writes.pwrite(fd, data[done:], offset + done)
-            except InterruptedError:
-                continue
 
 
 def _read_journal(fd: int) -> tuple[str, Sequence[str]]:

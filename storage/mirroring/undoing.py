@@ -65,9 +65,7 @@ def repair_blocks(
                         )
 
                     def put(block: memoryview = block, offset: int = offset) -> None:
-                        done = 0
-                        while done < len(block):
-                            done += writes.pwrite(fd, block[done:], offset + done)
+                        writes.write_all(fd, block, offset)
                         writes.sync_data(fd)
 
                     checked(put, path, "write")
@@ -173,9 +171,8 @@ def _require(path: Path, shard: str, offset: int, sha256: str, length: int, read
     """The block on the drive is what it should be, read past the page cache."""
     file = open_shard(path, shard, reads)
     try:
-        file.forget(offset, length)
         block = memoryview(bytearray(length))
-        file.read_exactly(block, offset)
+        file.read_afresh(block, offset)
     finally:
         file.close()
     if hashlib.sha256(block).hexdigest() != sha256:

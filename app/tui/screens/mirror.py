@@ -19,7 +19,6 @@ from app.mirror_text import facts_of, place_remark
 from app.mirror_work import check_job, copy_job, measure_job, remove_job
 from app.mirroring import MirrorDesk, MirrorState
 from app.progress import progress_text
-from app.rates import RateBook
 from app.report import format_bytes, said
 from app.sanitize import one_line, visible
 from app.settings import load_settings
@@ -68,10 +67,10 @@ class MirrorScreen(PanelScreen):
     def __init__(self, make_desk: Callable[[], MirrorDesk] | None = None) -> None:
         """None for `make_desk` takes the app's model, the settings file and this machine."""
         super().__init__()
-        self._make_desk = make_desk or self._own_desk
+        self._make_desk = make_desk or (lambda: MirrorDesk.of_user(context(self.app).choice))
         self._desk: MirrorDesk | None = None
         self._rows: Sequence[_Row] = ()
-        self._was_running = False
+        self._settled: DriveJob | None = None  # the work whose end was seen
 
     def body(self) -> Iterable[Widget]:
         """A word on what this is, the places, what the marked one would buy, and the work under way."""
@@ -83,14 +82,10 @@ class MirrorScreen(PanelScreen):
     def on_mount(self) -> None:
         """Look around, and follow the work."""
         self._about("Looking at the drives...")
+        job = context(self.app).drive_job
+        self._settled = job if job is not None and not job.is_running else None
         self._look()
         self.set_interval(REFRESH_S, self._follow)
-
-    def _own_desk(self) -> MirrorDesk:
-        settings = load_settings(paths.settings_file())
-        return MirrorDesk(
-            context(self.app).choice, settings, RateBook(paths.rates_file()), settings_path=paths.settings_file()
-        )
 
     @work(thread=True, exclusive=True, group="look", exit_on_error=False)
     def _look(self) -> None:
@@ -239,10 +234,10 @@ class MirrorScreen(PanelScreen):
         if job is None:
             return
         self.query_one("#mirror-work", Static).update(visible(job_text(job)))
-        if self._was_running and not job.is_running:
+        if not job.is_running and job is not self._settled:  # it may end before it was ever seen running
+            self._settled = job
             context(self.app).settings = load_settings(paths.settings_file())
             self._look()
-        self._was_running = job.is_running
 
     def _row(self) -> _Row | None:
         at = self.query_one(OptionList).highlighted
