@@ -28,7 +28,6 @@ from app.transcripts.transcript import Transcript
 from app.values import EFFORTS, RULES, Effort, parse_effort
 from engine.sampler_settings import SamplerSettings, default_settings, require_valid
 
-
 _STDIN = 0
 """The terminal; `open_chat` is for where stdin is one."""
 
