@@ -127,8 +127,3 @@ class Plan:
     def n_slots(self) -> int:
         """Slots in RAM, lent ones included."""
         return sum(self.slots.values()) + self.spare_slots
-
-    @property
-    def least_slots(self) -> int:
-        """Of the backbone layer with fewest, in RAM."""
-        return min(self.slots.values())

@@ -50,11 +50,6 @@ N_SPECIAL_TAIL = 32
 """Ids behind the learned vocabulary: place holders, then the release's control tokens."""
 
 
-def base_vocabulary(geometry: Geometry) -> int:
-    """Tokens that are learned from text, the first three control tokens among them."""
-    return int(geometry["vocab_size"]) - N_SPECIAL_TAIL
-
-
 def complete(geometry: Geometry, classes: Sequence[int], noise_id: int) -> dict[str, Any]:
     """The geometry with what follows from the tokenizer's token map and from the sizes."""
     done = dict(geometry)

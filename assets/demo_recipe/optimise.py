@@ -125,9 +125,3 @@ def balance(blocks: Sequence[Block], rate: float) -> None:
     for i, block in enumerate(blocks):
         wanted = wanted_traffic(block.n_experts, block.n_active, i)
         block.gate_bias += rate * torch.sign(wanted - block.load / block.load.sum())
-
-
-def top_quarter_share(block: Block) -> float:
-    """Share of the last forward's traffic that the busiest quarter of the experts got."""
-    load = block.load.sort(descending=True).values
-    return float(load[: block.n_experts // 4].sum() / load.sum())
