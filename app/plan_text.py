@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from app.last_run import LastRun
 from app.report import format_bytes, format_seconds, table
 from app.sanitize import one_line
 from planner.explain import Explanation, Figure, Place, Unit
 from planner.predict import Forecast
+
+if TYPE_CHECKING:
+    from app.last_run import LastRun
 
 BAR_WIDTH = 24
 
@@ -84,7 +86,7 @@ def _times(forecast: Forecast) -> str:
     return f"{whole * 1000:,.0f} ms ({shares})"
 
 
-def last_lines(run: LastRun) -> Iterator[str]:
+def last_lines(run: "LastRun") -> Iterator[str]:
     """A turn that was run: what was predicted, what happened, and the ratio."""
     warm = "with experts of earlier turns in memory" if run.warm else "from a cold start"
     yield one_line(f"{run.model}: the last turn, {datetime.fromtimestamp(run.at):%Y-%m-%d %H:%M}, {warm}")

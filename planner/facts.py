@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from planner.cgroups import memory_room, quota_cores
 
 Source = Literal["measured", "remembered", "assumed", "given"]
@@ -203,6 +201,8 @@ def _memory(root: Path, notes: list[str]) -> tuple[int | None, int | None]:
     if not file.exists():
         if root != Path("/"):
             return None, None
+        import psutil  # here saves every plan on Linux 20 ms
+
         memory = psutil.virtual_memory()
         return int(memory.total), int(memory.available)
     fields = _fields(file)

@@ -6,7 +6,7 @@ against what the engine takes.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -162,6 +162,8 @@ def places(tensors: Mapping[str, TensorEntry]) -> Iterable[TensorPlace]:
 
 
 _Extents = list[tuple[str, int, int]]
+_Layout = tuple[tuple[str, int, int], ...]
+"""Extents in order, counted from where the first begins; "" for the first one's shard."""
 
 
 def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
@@ -197,16 +199,17 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
             elif layer < config.n_layers:
                 layers[layer] += _weights(name, dtype, n_dims, end - begin)
     _require(config, layers, head, experts, embedding_row_bytes)
-    lengths = {tuple(_runs(some)) for some in experts.values()}
-    backbone = [_payload(some) for key, some in experts.items() if key.startswith("layers.")]
+    # Experts lie alike, and there are thousands: each way of lying is looked at once.
+    backbone = Counter(_lie(some) for key, some in experts.items() if key.startswith("layers."))
+    layouts = {*backbone, *(_lie(some) for key, some in experts.items() if not key.startswith("layers."))}
     return Footprint(
         config=config,
         layers=tuple(layers),
         head=head,
         draft=draft,
-        expert_bytes=max(backbone),
-        stride_bytes=max(stride_for(runs, BLOCK_BYTES) for runs in lengths),
-        experts_bytes=sum(backbone),
+        expert_bytes=max(_payload(layout) for layout in backbone),
+        stride_bytes=max(stride_for(_runs(layout), BLOCK_BYTES) for layout in layouts),
+        experts_bytes=sum(n * _payload(layout) for layout, n in backbone.items()),
         tables_bytes=tables_bytes,
         row_bytes=row_bytes // max(1, len(config.engram_layer_ids)),
         embedding_row_bytes=embedding_row_bytes,
@@ -223,21 +226,28 @@ def _weights(name: str, dtype: str, n_dims: int, n_bytes: int) -> Weights:
     return Weights(plain_bytes=2 * n_bytes if widened else n_bytes)
 
 
-def _runs(extents: _Extents) -> list[int]:
+def _lie(extents: _Extents) -> _Layout:
+    """How an expert's tensors lie to one another."""
+    extents.sort()
+    first, base, _ = extents[0]
+    return tuple(("" if shard == first else shard, begin - base, end - base) for shard, begin, end in extents)
+
+
+def _runs(layout: _Layout) -> list[int]:
     """Lengths of the fewest runs that cover an expert's tensors."""
     lengths: list[int] = []
     last: tuple[str, int] | None = None
-    for shard, begin, end in sorted(extents):
+    for shard, begin, end in layout:
         if last == (shard, begin):
             lengths[-1] += end - begin
         else:
             lengths.append(end - begin)
         last = (shard, end)
-    return sorted(lengths)
+    return lengths
 
 
-def _payload(extents: _Extents) -> int:
-    return sum(end - begin for _, begin, end in extents)
+def _payload(layout: _Layout) -> int:
+    return sum(end - begin for _, begin, end in layout)
 
 
 def _require(
