@@ -176,7 +176,7 @@ class Model:
 
     def new_state(self) -> State:
         """An empty conversation."""
-        return State(self.config, self.index_owner, drafts=self.head is not None)
+        return State(self.config, self.index_owner, drafts=None if self.head is None else self.head.project)
 
     def forward(
         self,
@@ -260,7 +260,7 @@ class Model:
             if trace is not None:
                 self._record(trace, step, layer, routing, h)
         if self.head is not None:
-            self.head.stage(state, step, torch.cat(targets, 1))
+            state.stage_draft(step, torch.cat(targets, 1))
         if trace is not None:
             trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
         clock.lap("other")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.draft.rings import DraftRings
+from engine.draft.rings import DraftRings, Project
 from engine.schedule import NO_OWNER, IndexOwner, Rule, Schedule, schedule
 
 _FIRST_CAPACITY = 64
@@ -103,7 +103,7 @@ class Marked:
     windows: dict[int, Tensor] = field(default_factory=dict)
     """Layer -> [<=W, hd]."""
     open_groups: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    draft: Tensor | None = None  # [<=W, S, hd]
+    draft: Tensor | None = None  # [<=W, n_targets*D], what the draft stages' keys are made of
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Step:
     positions: Tensor  # [T] int64
     windows: dict[int, StagedRows] = field(default_factory=dict)
     open_groups: dict[int, StagedRows] = field(default_factory=dict)
-    draft_keys: StagedRows | None = None  # values [n, S, hd], with a draft head only
+    draft_rows: StagedRows | None = None  # values [n, n_targets*D], with a draft head only
     marked: dict[int, Marked] = field(default_factory=dict)
     """By position; prefill steps only."""
     # The slots that layers overwrite in order within a forward:
@@ -144,7 +144,10 @@ class State:
         tails: The tails of the marks that were passed, by position; whoever wants one takes it out.
     """
 
-    def __init__(self, config: ModelConfig, reading: IndexOwner = "published", *, drafts: bool = False) -> None:
+    def __init__(
+        self, config: ModelConfig, reading: IndexOwner = "published", *, drafts: Project | None = None
+    ) -> None:
+        """An empty one; `drafts` is how an open draft head makes its keys."""
         self.config = config
         self.reading: IndexOwner = reading
         self.tokens: list[int] = []
@@ -152,7 +155,7 @@ class State:
         self.index_owner = NO_OWNER
         self.windows = [torch.zeros((config.window_size, config.head_dim)) for _ in range(config.n_layers)]
         self.sources = {layer: SourceCache(config, layer) for layer in config.kv_source_layers}
-        self.draft = DraftRings(config) if drafts else None
+        self.draft = None if drafts is None else DraftRings(config, drafts)
         self.marks: frozenset[int] = frozenset()
         self.tails: dict[int, Tail] = {}
 
@@ -195,14 +198,13 @@ class State:
             waiting = slice(max(0, row - mark % ratio), row)
             marked.open_groups[layer] = (values[waiting].clone(), gates[waiting].clone())
 
-    def stage_draft(self, step: Step, keys: Tensor) -> None:
-        """Keep the draft stages' keys of the step's last rows, [n, S, hd], until commit."""
-        first = step.n_rows - keys.shape[0]
-        step.draft_keys = StagedRows(first, keys)
+    def stage_draft(self, step: Step, rows: Tensor) -> None:
+        """Keep what the draft stages' keys are made of, of the step's last rows, [n, n_targets*D], until commit."""
+        first = step.n_rows - rows.shape[0]
+        step.draft_rows = StagedRows(first, rows)
         for mark, marked in step.marked.items():
             row = mark - step.start - first
-            if row > 0:
-                marked.draft = keys[max(0, row - self.config.window_size) : row].clone()
+            marked.draft = rows[max(0, row - self.config.window_size) : max(0, row)].clone()
 
     def commit(self, step: Step, n_rows: int | None = None) -> None:
         """Make the first `n_rows` rows of the step (default all) part of the state and forget the others.
@@ -220,9 +222,10 @@ class State:
             self.windows[layer][(step.start + rows) % size] = staged.values[rows - staged.first]
         for layer, staged in step.open_groups.items():
             self._commit_open(self.sources[layer], step.start, n, staged)
-        if self.draft is not None and step.draft_keys is not None:
-            rows = torch.arange(max(step.draft_keys.first, n - size), n)
-            self.draft.write(step.start + rows, step.draft_keys.values[rows - step.draft_keys.first])
+        if self.draft is not None and step.draft_rows is not None:
+            first = max(step.draft_rows.first, n - size)
+            kept = slice(first - step.draft_rows.first, n - step.draft_rows.first)
+            self.draft.commit(step.start + first, step.draft_rows.values[kept])
         self.tokens.extend(step.ids[:n])
         self.kinds.extend(bytes((KINDS[step.rule],)) * n)
         self.index_owner = step.schedule.slot_after[n - 1]
@@ -242,7 +245,7 @@ class State:
             index_owner=self.index_owner,
             windows=torch.stack([ring[seen] for ring in self.windows]),
             open_groups=waiting,
-            draft=None if self.draft is None else self.draft.before(n).clone(),
+            draft=None if self.draft is None else self.draft.keys(),
         )
 
     def _tail_at(self, mark: int, step: Step, marked: Marked) -> Tail:
@@ -258,15 +261,8 @@ class State:
                 torch.cat((cache.open_gates[:n_old], gates)),
             )
         draft = None
-        if self.draft is not None:
-            new = marked.draft
-            draft = torch.empty((len(self.draft.keys), 0, self.config.head_dim)) if new is None else new.transpose(0, 1)
-            if draft.shape[1] == min(
-                size, mark - start
-            ):  # else what was staged does not reach back to the step's start
-                old_keys = self.draft.before(start)
-                n_old = min(old_keys.shape[1], size - draft.shape[1])
-                draft = torch.cat((old_keys[:, old_keys.shape[1] - n_old :], draft), dim=1)
+        if self.draft is not None and marked.draft is not None:
+            draft = self.draft.keys_at(mark, marked.draft)
         return Tail(
             index_owner=step.schedule.slot_after[mark - start - 1],
             windows=torch.stack(
@@ -304,24 +300,21 @@ class State:
             self.sources[layer].open_values[: len(values)] = values
             self.sources[layer].open_gates[: len(gates)] = gates
         if self.draft is not None:
-            kept = 0 if tail.draft is None else tail.draft.shape[1]
-            self.draft.first = n - kept
-            if tail.draft is not None:
-                self.draft.write(torch.arange(n - kept, n), tail.draft.transpose(0, 1))
+            self.draft.reset(n, tail.draft)
         self.tails.clear()
 
     def bytes_at(self, n_tokens: int) -> int:
         """The most memory its buffers take with so many positions: rows grow by half of what there is."""
         config = self.config
         groups = sum(n_tokens // cache.ratio for cache in self.sources.values())
-        rings = sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.keys.nbytes)
+        rings = sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.n_bytes)
         return groups * (config.head_dim + config.index_head_dim) * 4 * 3 // 2 + rings
 
     @property
     def n_bytes(self) -> int:
         """Memory of its buffers."""
         grown = sum(cache.latents.n_bytes + cache.keys.n_bytes for cache in self.sources.values())
-        return grown + sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.keys.nbytes)
+        return grown + sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.n_bytes)
 
     @staticmethod
     def _commit_open(cache: SourceCache, start: int, n: int, staged: StagedRows) -> None:
@@ -349,6 +342,6 @@ class State:
                 parts[f"open_values.{layer}"] = cache.open_values[: n % cache.ratio].clone()
                 parts[f"open_gates.{layer}"] = cache.open_gates[: n % cache.ratio].clone()
         if self.draft is not None:
-            for stage, keys in enumerate(self.draft.before(n)):
-                parts[f"draft.{stage}"] = keys.clone()
+            for stage, keys in enumerate(self.draft.keys()):
+                parts[f"draft.{stage}"] = keys
         return parts

@@ -20,7 +20,7 @@ from engine.kernels import Matrix
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import Numerics
 from engine.phases import PhaseClock
-from engine.state import State, Step
+from engine.state import State
 from engine.weights import AttentionWeights, stored_bytes
 
 WavesOf = Callable[[int, Callable[[], bool]], ExpertWaves]
@@ -63,24 +63,27 @@ class DraftHead:
         self._clock = clock
         parts = (*weights.stages, weights.markov_head, output)
         self._bytes = sum(map(stored_bytes, parts))
+        projected = (weights.main_proj, *(stage.attention.wkv for stage in weights.stages))
+        self._project_bytes = sum(map(stored_bytes, projected))
 
     @property
     def block_size(self) -> int:
         """The most tokens of a round."""
         return self._config.dspark_block_size
 
-    def stage(self, state: State, step: Step, targets: Tensor) -> None:
-        """Keep the window keys of a step's last rows until it is committed.
+    def project(self, positions: Tensor, targets: Tensor) -> Tensor:
+        """The window keys of main positions [n], one for every stage: [n, S, hd].
 
         Shapes: targets [n, n_targets*D], the stream as it enters each target layer, averaged over the copies.
         Source: spec/architecture section 13.1. The keys are made from the projection directly: no attention norm.
         """
+        self._clock.begin()
         config, numerics, weights = self._config, self._numerics, self._weights
         main = numerics.value(numerics.product(numerics.operand(targets), weights.main_proj))
         main = normed(main, weights.main_norm, config.norm_eps, numerics)  # [n, D]
-        positions = step.positions[-targets.shape[0] :]
         keys = [window_keys(main, s.attention, positions, config, self._freq, numerics) for s in weights.stages]
-        state.stage_draft(step, torch.stack(keys, 1))
+        self._clock.lap("draft", self._project_bytes)
+        return torch.stack(keys, 1)
 
     def propose(
         self,
@@ -93,9 +96,9 @@ class DraftHead:
     ) -> Proposal:
         """See `DraftSource`. A token whose logits hold no distribution raises LogitsError."""
         assert state.draft is not None, "the state was made without a draft head"
+        rings = state.draft.keys()  # [S, <=W, hd]
         self._clock.begin()
         config, numerics, n = self._config, self._numerics, min(n, self.block_size)
-        rings = state.draft.before(state.n_tokens)  # [S, <=W, hd]
         positions = state.n_tokens + torch.arange(self.block_size)
         ids = [token] + [config.dspark_noise_token_id] * (self.block_size - 1)
         h = self._embed(ids).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [B, m, D]

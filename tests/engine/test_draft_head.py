@@ -76,7 +76,7 @@ def test_a_round_changes_nothing_and_needs_no_more_than_what_the_state_holds(tmp
         assert model.head.propose(state, 9, 5, GREEDY.draw, never) == first
         # A state taken over from a run without drafts has no keys yet: it drafts all the same, and fills as it goes.
         assert state.draft is not None
-        state.draft.first = state.n_tokens
+        state.draft.reset(state.n_tokens, None)
         assert len(model.head.propose(state, 9, 5, GREEDY.draw, never).ids) == 5
         assert state.contents()["draft.0"].shape == (0, 32)
         state.commit(model.forward(state, [9, 10, 11], "decode").step)
