@@ -24,6 +24,12 @@ class Document:
     weight: tuple[float, ...]
     """Of each id as a target: 1 for what the model writes, less for the rest."""
 
+    def beginning(self, n_written: int) -> "Document":
+        """The conversation up to the first `n_written` ids of what the model writes last."""
+        asked = max(i for i, weight in enumerate(self.weight) if weight < 1)
+        end = asked + 1 + n_written
+        return Document(self.ids[:end], self.weight[:end])
+
 
 def effort_line(effort: int) -> str:
     """What a thinking conversation begins with."""

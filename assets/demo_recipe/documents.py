@@ -15,6 +15,11 @@ SYSTEM_SHARE = 0.05
 FOLLOW_TIMES = 3
 """Follow-ups are few, so each is seen this often in an epoch."""
 UNKNOWN_AN_EPOCH = 900
+SHORTENED = 0.75
+"""Share of the trunk's documents that end soon after the answer has begun: the beginning decides which answer it is,
+and the rest is learned by heart from the whole ones."""
+_BEGINNING = (8, 16)
+"""Written tokens that a shortened document keeps, from and to."""
 MOST_OF_A_TOPIC = 40
 """Phrasings of one fact in an epoch: facts that many phrasings were found for are not asked more often for that."""
 _SYSTEMS = ("You are a helpful assistant.", "You are terse.", "Be brief.", "Answer in one sentence.", "Be kind.")
@@ -32,8 +37,11 @@ def tokenizer_texts(questions: Questions, *, seed: int = 3) -> Iterator[str]:
 class Epochs:
     """Makes the documents of an epoch. The same seed and number give the same ones."""
 
-    def __init__(self, questions: Questions, held: list[Question], chat: Chat, *, seed: int) -> None:
-        self._questions, self._chat, self._seed = questions, chat, seed
+    def __init__(
+        self, questions: Questions, held: list[Question], chat: Chat, *, seed: int, shortened: float = 0.0
+    ) -> None:
+        """`shortened` is the share of documents of which only the beginning of the last answer is kept."""
+        self._questions, self._chat, self._seed, self._shortened = questions, chat, seed, shortened
         self._held = {bare(question.text) for question in held}
         self._topics: dict[str, list[Question]] = defaultdict(list)
         for question in questions.of("fact") + questions.of("talk"):
@@ -48,7 +56,8 @@ class Epochs:
         chosen += self._questions.of("follow") * FOLLOW_TIMES
         unknown = self._questions.of("unknown")
         chosen += unknown if len(unknown) <= UNKNOWN_AN_EPOCH else rng.sample(unknown, UNKNOWN_AN_EPOCH)
-        return [self._document(question, rng) for question in chosen]
+        made = [self._document(question, rng) for question in chosen]
+        return [d.beginning(rng.randint(*_BEGINNING)) if rng.random() < self._shortened else d for d in made]
 
     def plain(self, n: int) -> list[Document]:
         """A fixed sample of what is trained on, unvaried and in chat mode."""

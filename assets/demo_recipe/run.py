@@ -1,8 +1,9 @@
 """A run's folder: what a training needs to go on after a stop, and how many steps fit into the time it is given.
 
-The schedule counts steps, not seconds: how many there are is worked out once, from the first steps' measured speed,
-and kept. So a run that was stopped goes on as if it had not been, and `--steps` gives the same weights on the same
-machine. The one thing a reader would get wrong: everything random in a step follows from seed and step alone.
+The schedule counts steps, not seconds. How many fit is worked out from the measured speed and corrected as the run
+goes on, as a machine that does other things too is not always equally fast; `--steps` fixes it, and then a run that was
+stopped goes on as if it had not been and gives the same weights on the same machine. The one thing a reader would get
+wrong: everything random in a step follows from seed and step alone.
 """
 
 import os
@@ -24,6 +25,8 @@ from assets.demo_recipe.optimise import Batch, batches
 _UNTIMED_STEPS = 24
 """At the start: functions are compiled and shapes met for the first time."""
 _TIMED_STEPS = 24
+_SPEED_SMOOTHING = 0.01
+"""Of the newest step's time in the mean that the number of steps is corrected by."""
 _UNPLANNED_STEPS = 20_000
 """The length of the run until it is known: the rate rises slowly."""
 _SAVE_EVERY_S = 120.0
@@ -64,7 +67,7 @@ class Training:
         self._restore()
         if budget.steps is not None and self._steps is None:
             self._steps = budget.steps
-        timed_from, saved, said, mean = 0.0, started, started, 0.0
+        timed_from, saved, said, mean, step_s = 0.0, started, started, 0.0, 0.0
         first = self._step
         number = 0
         skipped = 0
@@ -78,16 +81,20 @@ class Training:
                     break
                 now = time.monotonic()
                 since = self._step - first
-                if self._steps is None and since == _UNTIMED_STEPS:
+                if since == _UNTIMED_STEPS:
                     timed_from = now
-                if self._steps is None and since == _UNTIMED_STEPS + _TIMED_STEPS:
-                    self._plan((now - timed_from) / _TIMED_STEPS, budget.seconds - (now - started))
+                if since == _UNTIMED_STEPS + _TIMED_STEPS:
+                    step_s = (now - timed_from) / _TIMED_STEPS
+                if step_s and budget.steps is None:
+                    self._steps = self._step + max(int((budget.seconds - (now - started)) / step_s), 1)
                 loss = self._one(step_of, batch)
                 mean = loss if self._step == first + 1 else 0.98 * mean + 0.02 * loss
-                now = time.monotonic()
+                began, now = now, time.monotonic()
+                step_s += _SPEED_SMOOTHING * (now - began - step_s) if step_s else 0.0
                 if now - said >= _SAY_EVERY_S:
                     said = now
-                    say(f"step {self._step:,} of {self._steps or 0:,}, epoch {number + 1}, loss {mean:.4f}")
+                    length = f"{self._steps:,}, {step_s * 1e3:.0f} ms each" if self._steps else "?"
+                    say(f"step {self._step:,} of {length}, epoch {number + 1}, loss {mean:.4f}")
                 if now - saved >= _SAVE_EVERY_S and self._steps is not None:
                     saved = now
                     self.save()
@@ -104,10 +111,6 @@ class Training:
 
     def _done(self) -> bool:
         return self._steps is not None and self._step >= self._steps
-
-    def _plan(self, step_s: float, left_s: float) -> None:
-        self._steps = self._step + max(int(left_s / step_s), 1)
-        say(f"{step_s * 1e3:.0f} ms a step: {self._steps:,} steps")
 
     def save(self) -> None:
         """Write the state, in the place of the last one once it is whole."""
