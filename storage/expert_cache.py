@@ -132,6 +132,7 @@ class ExpertCache(Generic[T]):
         self._stats = {layer: LayerStats() for layer in n_experts}
         self._open: Generator[Wave[T], None, None] | None = None
         self._noticed = False
+        self._lent: dict[ExpertId, Place] = {}
 
     @property
     def ceiling_bytes(self) -> int:
@@ -139,22 +140,30 @@ class ExpertCache(Generic[T]):
         return self._loader.ceiling_bytes
 
     def waves(
-        self, layer: int, experts: Sequence[int], *, phase: Phase, check: Check = no_check
+        self,
+        layer: int,
+        experts: Sequence[int],
+        *,
+        phase: Phase,
+        check: Check = no_check,
+        asked: Sequence[int] | None = None,
     ) -> Generator[Wave[T], None, None]:
         """The experts a step of `layer` needs, each once, in waves; reads for the next are in flight while one is used.
 
         Experts asked for first are preferred when not all can stay. A decode step that fits into the slots is at
         most two waves: what is in memory, and what is not. Asking for another request ends an unfinished one; closing
         the generator takes back the reads that have not begun. So does what `check` raises, which is looked at while
-        reads are waited for.
+        reads are waited for. Where somebody else serves a part of the request, `asked` is the whole of it: what
+        observers are told.
 
         Raises: StorageError when a read failed on every replica. The slots stay usable, and the next request reads
         again.
         """
         self._end_open()
         distinct = tuple(dict.fromkeys(experts))
+        everything = distinct if asked is None else tuple(dict.fromkeys(asked))
         for observe in self._observers:
-            observe(layer, distinct, phase)
+            observe(layer, everything, phase)
         stats, room = self._stats[layer], self._slots.room(layer)
         if phase == "decode" and len(distinct) > room:
             self._note_split(stats, len(distinct), room)
@@ -192,8 +201,28 @@ class ExpertCache(Generic[T]):
                 self._loader.leave(key)
         return n_read
 
+    def lend(self, key: ExpertId) -> T | None:
+        """An expert that is in memory, which stays there until `take_back`; None when it is not, or is lent already.
+
+        Whatever reads it may do so on another thread. Counts as no use of it.
+        """
+        place = self._slots.find(key)
+        if place is None or key in self._lent or not place.table.is_ready(key):
+            return None
+        place.table.pin(place.slot)
+        self._lent[key] = place
+        return self._loader.content(key, place)
+
+    def take_back(self, key: ExpertId) -> None:
+        """What was lent is no longer needed."""
+        place = self._lent.pop(key)
+        place.table.unpin(place.slot)
+
     def clear(self) -> None:
-        """Give up every expert, so that whatever is asked for next is read: for measurements that begin cold."""
+        """Give up every expert, so that whatever is asked for next is read: for measurements that begin cold.
+
+        None may be lent.
+        """
         self._end_open()
         self._loader.drain()
         self._slots.clear()

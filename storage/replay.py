@@ -7,6 +7,8 @@ are the fair measure: each is an expert read from a drive.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from storage.ids import ExpertId
+from storage.promotion import CardBooks, Promoter, Usage
 from storage.trace import Request
 from storage.waves import ExpertSlots, WavePlan
 
@@ -83,6 +85,66 @@ def replay(
         decode=_tally(counts["decode"]),
         prefill=_tally(counts["prefill"]),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierTally:
+    """Where the experts of decode steps were found, with some on a card."""
+
+    n_requests: int
+    n_on_card: int
+    """Found on the card."""
+    n_misses: int
+    """Found nowhere: read."""
+    n_promotions: int
+    """Copied from memory to the card, prefill included."""
+
+    @property
+    def card_share(self) -> float:
+        """Share of the experts asked for that the card multiplied."""
+        return self.n_on_card / self.n_requests if self.n_requests else 0.0
+
+
+def replay_tiers(
+    requests: Iterable[Request],
+    n_experts: Mapping[int, int],
+    *,
+    policy: str,
+    slots_per_layer: int,
+    card_slots: Mapping[int, int],
+    most_copies: int,
+    promoter: Promoter | None = None,
+) -> TierTally:
+    """Replay `requests` with slots in memory and `card_slots` of each layer on a card, from a cold start.
+
+    A step's copies, at most `most_copies`, are there with the next step. `promoter` is by default the one that runs.
+    """
+    slots = ExpertSlots({layer: min(slots_per_layer, n) for layer, n in n_experts.items()}, policy=policy)
+    books = CardBooks(card_slots)
+    chooser = promoter or Promoter(Usage(n_experts))
+    n_requests = n_on_card = n_misses = n_promotions = 0
+    step: int | None = None
+    for request in requests:
+        if step is not None and request.step != step:
+            for _, promotion in chooser.after_step([books], most_copies, lambda key: slots.find(key) is not None):
+                books.begin(promotion)
+                books.arrived(promotion.key)
+                n_promotions += 1
+        step = request.step
+        chooser.note(request.layer, request.experts)
+        rest = [expert for expert in request.experts if ExpertId(request.layer, expert) not in books]
+        plan = slots.plan(request.layer, rest, request.phase)
+        missed = 0
+        while (wave := plan.take()) is not None:
+            missed += len(wave.missing)
+            for _, (table, slot) in wave.missing:
+                table.fill(slot)
+            wave.release()
+        if request.phase == "decode":
+            n_requests += len(request.experts)
+            n_on_card += len(request.experts) - len(rest)
+            n_misses += missed
+    return TierTally(n_requests=n_requests, n_on_card=n_on_card, n_misses=n_misses, n_promotions=n_promotions)
 
 
 def fewest_misses(requests: Sequence[Request], n_experts: Mapping[int, int], *, slots_per_layer: int) -> Tally:
