@@ -91,6 +91,10 @@ def test_the_books_hold_whatever_happens() -> None:
     """Random use, sizes and failures: no expert twice, never more than there is room for, nothing lost on the way."""
     for seed in range(20):
         chance = random.Random(seed)
+
+        def in_memory(key: ExpertId, chance: random.Random = chance) -> bool:
+            return chance.random() < 0.8
+
         usage = Usage({0: 16, 1: 16})
         cards, promoter = [CardBooks({0: 3, 1: 2}), CardBooks({0: 1, 1: 3})], Promoter(usage)
         under_way: list[tuple[int, Promotion]] = []
