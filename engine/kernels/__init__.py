@@ -15,8 +15,20 @@ from engine.errors import KernelError
 from engine.kernels.matrix import Matrix, MatrixKind
 from engine.kernels.native_path import INSTRUCTION_SETS, NativeKernels, library_file
 from engine.kernels.torch_path import matmul_fp4, matmul_fp8, matmul_plain
+from engine.kernels.workspace import FRESH, Workspace
 
-__all__ = ["VARIABLE", "Matrix", "MatrixKind", "grouped_matmul", "matmul", "native", "path", "set_threads"]
+__all__ = [
+    "FRESH",
+    "VARIABLE",
+    "Matrix",
+    "MatrixKind",
+    "Workspace",
+    "grouped_matmul",
+    "matmul",
+    "native",
+    "path",
+    "set_threads",
+]
 
 VARIABLE = "ARTESIAN_KERNELS"
 
@@ -58,8 +70,9 @@ def set_threads(n: int) -> None:
         kernels.set_threads(n)
 
 
-def matmul(x: Tensor, matrix: Matrix, *, in_blocks: bool = False) -> Tensor:
-    """x W^T in float32. On the native path a row's result depends on that row alone, to the last bit.
+def matmul(x: Tensor, matrix: Matrix, work: Workspace = FRESH, *, in_blocks: bool = False) -> Tensor:
+    """x W^T in float32. On the native path a row's result depends on that row alone, to the last bit, and lies in
+    `work`.
 
     Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds as the released kernels do: the
     products of an fp8 or fp4 matrix 32 columns at a time, in order, those of a plain matrix as torch does. It never
@@ -67,7 +80,7 @@ def matmul(x: Tensor, matrix: Matrix, *, in_blocks: bool = False) -> Tensor:
     """
     kernels = native()
     if kernels is not None and not in_blocks:
-        return kernels.matmul(x.contiguous(), matrix)
+        return kernels.matmul(x.contiguous(), matrix, 1, work)
     if matrix.scale is None:
         return matmul_plain(x, matrix.weight)
     if matrix.kind == "fp8":
@@ -75,7 +88,9 @@ def matmul(x: Tensor, matrix: Matrix, *, in_blocks: bool = False) -> Tensor:
     return matmul_fp4(x, matrix.weight, matrix.scale, in_blocks=in_blocks)
 
 
-def grouped_matmul(x: Tensor, matrix: Matrix, groups: int, *, by_torch: bool = False) -> Tensor:
+def grouped_matmul(
+    x: Tensor, matrix: Matrix, groups: int, work: Workspace = FRESH, *, by_torch: bool = False
+) -> Tensor:
     """Block-diagonal product: group g of x's columns meets rows g*N/groups .. of an fp8 matrix.
 
     Shapes: x [T, groups*K] float32; matrix [N, K]; result [T, N] float32. `by_torch` adds in torch's order and never
@@ -84,7 +99,7 @@ def grouped_matmul(x: Tensor, matrix: Matrix, groups: int, *, by_torch: bool = F
     assert matrix.kind == "fp8" and matrix.scale is not None
     kernels = native()
     if kernels is not None and not by_torch:
-        return kernels.matmul(x.contiguous(), matrix, groups)
+        return kernels.matmul(x.contiguous(), matrix, groups, work)
     n, k = matrix.weight.shape[0] // groups, matrix.weight.shape[1]
     parts = [
         matmul_fp8(x[:, g * k : (g + 1) * k], matrix.weight, matrix.scale, first=g * n, n=n) for g in range(groups)

@@ -14,12 +14,13 @@ def require(holds: bool, message: str, *values: object) -> None:
 
 def require_tensor(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
     """Raises: KernelError unless it is contiguous in memory, of this shape and dtype."""
-    if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous():
-        raise KernelError(
-            f"native kernels: {tensor.dtype} {list(tensor.shape)} is not contiguous {_name(dtype)} {list(shape)}"
-        )
-    if tensor.device.type != "cpu":
+    if tensor.shape == shape and tensor.dtype is dtype and tensor.is_contiguous() and tensor.is_cpu:
+        return
+    if not tensor.is_cpu:
         raise KernelError(f"native kernels: a tensor lies on {tensor.device}")
+    raise KernelError(
+        f"native kernels: {tensor.dtype} {list(tensor.shape)} is not contiguous {_name(dtype)} {list(shape)}"
+    )
 
 
 def done(status: int) -> None:

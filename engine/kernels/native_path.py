@@ -16,8 +16,9 @@ from engine.errors import KernelError
 from engine.formats import SCALE_BLOCK
 from engine.kernels import native_sublayers
 from engine.kernels.checks import done, require, require_tensor
-from engine.kernels.matrix import Matrix
+from engine.kernels.matrix import Matrix, NativeMatrix
 from engine.kernels.native_sublayers import NativeSublayers
+from engine.kernels.workspace import FRESH, Workspace
 
 _ABI = 2
 _FP8, _FP4, _BF16, _F32 = range(4)
@@ -72,34 +73,24 @@ class NativeKernels(NativeSublayers):
         """How many threads a product may use, the caller's included."""
         self._library.artesian_set_threads(n)
 
-    def matmul(self, x: Tensor, matrix: Matrix, groups: int = 1) -> Tensor:
+    def matmul(self, x: Tensor, matrix: Matrix, groups: int = 1, work: Workspace = FRESH) -> Tensor:
         """x W^T, block-diagonal over `groups`: group g of x's columns meets rows g*N/groups of W and on.
 
         Shapes: x [T, groups*K] float32 with contiguous rows; result [T, N] float32. A row's result depends on that row
         alone, to the last bit.
         Raises: KernelError when a shape, dtype or stride is not what the library can read.
         """
-        code, n, k = check_matrix(matrix)
+        code, n, k, weight, scale = check_matrix(matrix)
         require(groups >= 1 and n % groups == 0, "%s rows cannot be cut into %s groups", n, groups)
-        require(x.dtype is torch.float32 and x.device.type == "cpu", "activations are %s", x.dtype)
+        require(x.dtype is torch.float32 and x.is_cpu, "activations are %s", x.dtype)
         require(x.dim() == 2 and x.shape[1] == groups * k, "activations are %s, not [T, %s]", x.shape, groups * k)
-        rows = x.shape[0]
-        require(x.stride(1) == 1 and (rows < 2 or x.stride(0) >= x.shape[1]), "rows are not contiguous")
-        out = torch.empty((rows, n), dtype=torch.float32)
+        rows, stride = x.shape[0], x.stride(0)
+        require(x.stride(1) == 1 and (rows < 2 or stride >= groups * k), "rows are not contiguous")
+        out = work.take(rows, n)
         if rows == 0:
             return out
-        scale = matrix.scale
         status = self._library.artesian_matmul(
-            code,
-            matrix.weight.data_ptr(),
-            None if scale is None else scale.data_ptr(),
-            n,
-            k,
-            groups,
-            x.data_ptr(),
-            x.stride(0),
-            rows,
-            out.data_ptr(),
+            code, weight, scale, n, k, groups, x.data_ptr(), stride, rows, out.data_ptr()
         )
         done(status)
         return out
@@ -125,13 +116,13 @@ class NativeKernels(NativeSublayers):
         for tensor, shape in ((x, (rows, width)), (weights, (rows, used)), (out, (rows, used, width))):
             require_tensor(tensor, shape)
         formats: set[int] = set()
-        pointers: list[int] = []
+        pointers: list[int | None] = []
         for expert in experts:
             for matrix, shape in zip(expert, ((inner, width), (inner, width), (width, inner)), strict=True):
-                code, n, k = check_matrix(matrix)
-                require((n, k) == shape, "an expert's matrix is %s, not %s", (n, k), shape)
-                formats.add(code)
-                pointers += (matrix.weight.data_ptr(), 0 if matrix.scale is None else matrix.scale.data_ptr())
+                checked = check_matrix(matrix)
+                require(checked[1:3] == shape, "an expert's matrix is %s, not %s", checked[1:3], shape)
+                formats.add(checked.format)
+                pointers += checked[3:]
         places = [place for some in uses for place in some]
         require(len(uses) == len(experts), "%s experts have %s lists of uses", len(experts), len(uses))
         require(all(0 <= place < rows * used for place in places), "a use lies outside of %s rows", rows)
@@ -141,7 +132,7 @@ class NativeKernels(NativeSublayers):
         starts = [0]
         for some in uses:
             starts.append(starts[-1] + len(some))
-        flat = weights.view(-1)[places]
+        of_place = weights.view(-1).tolist()
         status = self._library.artesian_experts(
             formats.pop(),
             (ctypes.c_void_p * len(pointers))(*pointers),
@@ -149,7 +140,7 @@ class NativeKernels(NativeSublayers):
             _int64(starts),
             _int64([place // used for place in places]),
             _int64(places),
-            flat.data_ptr(),
+            (ctypes.c_float * len(places))(*[of_place[place] for place in places]),
             x.data_ptr(),
             rows,
             width,
@@ -159,15 +150,18 @@ class NativeKernels(NativeSublayers):
         )
         done(status)
 
-    def gated_expert(self, x: Tensor, w1: Matrix, w3: Matrix, w2: Matrix, limit: float) -> Tensor:
+    def gated_expert(
+        self, x: Tensor, w1: Matrix, w3: Matrix, w2: Matrix, limit: float, work: Workspace = FRESH
+    ) -> Tensor:
         """w2 (silu(min(w1 x, limit)) * clamp(w3 x, limit)) of every row; a limit of 0 is no clamp.
 
         Shapes: x [T, D] float32; w1, w3 [F, D]; w2 [D, F]; result [T, D].
         Raises: KernelError when a shape, dtype or stride is not what the library can read.
         """
-        out = torch.empty_like(x)
-        weights = x.new_ones((x.shape[0], 1))
-        self.routed_experts(x, [(w1, w3, w2)], [range(x.shape[0])], weights, limit, out.unsqueeze(1))
+        rows, width = x.shape
+        out, weights = work.take(rows, width), work.take(rows, 1)
+        weights.fill_(1.0)
+        self.routed_experts(x, [(w1, w3, w2)], [range(rows)], weights, limit, out.unsqueeze(1))
         return out
 
     def attend(
@@ -178,6 +172,7 @@ class NativeKernels(NativeSublayers):
         latents: Tensor | None,
         selection: Tensor | None,
         sink: Tensor,
+        work: Workspace = FRESH,
     ) -> Tensor:
         """Softmax over each row's window keys and chosen latents, with a per-head sink in the denominator only.
 
@@ -199,7 +194,7 @@ class NativeKernels(NativeSublayers):
                 "the selection is not int64 rows",
             )
             require(int(selection.max()) < latents.shape[0], "the selection names a latent there is not")
-        out = torch.empty_like(query)
+        out = work.take(rows, heads, width)
         status = self._library.artesian_attend(
             query.data_ptr(),
             rows,
@@ -254,20 +249,26 @@ def library_file() -> Path | None:
     return next((file for suffix in EXTENSION_SUFFIXES if (file := folder / f"_native{suffix}").is_file()), None)
 
 
-def check_matrix(matrix: Matrix) -> tuple[int, int, int]:
-    """The library's code for the matrix's format, its N and its K.
+def check_matrix(matrix: Matrix) -> NativeMatrix:
+    """What the library is told of a matrix; looked at once.
 
     Raises: KernelError when weight and scale are not contiguous tensors in memory whose shapes belong together.
     """
+    if not matrix.checked:
+        matrix.checked.append(_checked(matrix))
+    return matrix.checked[0]
+
+
+def _checked(matrix: Matrix) -> NativeMatrix:
     weight, scale = matrix.weight, matrix.scale
-    require(weight.dim() == 2 and weight.is_contiguous() and weight.device.type == "cpu", "the weight is not a matrix")
+    require(weight.dim() == 2 and weight.is_contiguous() and weight.is_cpu, "the weight is not a matrix")
     n, k = weight.shape
     require(n > 0 and k > 0, "the weight is empty")
     if matrix.kind == "plain":
         code = _PLAIN.get(weight.dtype)
         require(code is not None and scale is None, "a plain weight is %s", weight.dtype)
         assert code is not None
-        return code, n, k
+        return NativeMatrix(code, n, k, weight.data_ptr(), None)
     if matrix.kind == "fp8":
         code, want = _FP8, (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK))
     else:
@@ -280,7 +281,8 @@ def check_matrix(matrix: Matrix) -> tuple[int, int, int]:
         "the scale is not contiguous bytes of shape %s",
         list(want),
     )
-    return code, n, k
+    assert scale is not None
+    return NativeMatrix(code, n, k, weight.data_ptr(), scale.data_ptr())
 
 
 def _int64(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:

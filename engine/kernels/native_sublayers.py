@@ -1,8 +1,8 @@
 """What lies between the products of a layer, by the native library: one call each, for all rows of a forward.
 
 In torch each is a dozen to a hundred steps of some microseconds, of which a forward of one row has thousands. A row is
-made by itself. All tensors are contiguous float32 where nothing else is said; results are fresh but where a docstring
-says in place.
+made by itself. All tensors are contiguous float32 where nothing else is said; results lie in the `work`space that was
+given, or are fresh, but where a docstring says in place.
 """
 
 import ctypes
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.checks import done, require, require_tensor
+from engine.kernels.workspace import FRESH, Workspace
 
 
 class NativeSublayers:
@@ -21,11 +22,11 @@ class NativeSublayers:
 
     _library: ctypes.CDLL
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def norm(self, x: Tensor, weight: Tensor, eps: float, work: Workspace = FRESH) -> Tensor:
         """weight * x / rms(x). Shapes: x [..., W]; weight [W]; result like x."""
         require_tensor(x, tuple(x.shape))
         require_tensor(weight, tuple(x.shape[-1:]))
-        out = torch.empty_like(x)
+        out = work.take(*x.shape)
         if x.numel():
             width = x.shape[-1]
             status = self._library.artesian_norm(
@@ -55,8 +56,9 @@ class NativeSublayers:
         return x
 
     def mix(
-        self, h: Tensor, fn: Tensor, base: Tensor, scale: Tensor, norm_eps: float, eps: float, rounds: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, h: Tensor, fn: Tensor, base: Tensor, scale: Tensor, norm_eps: float, eps: float, rounds: int,
+        work: Workspace = FRESH,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """The coefficient sets of a half block, as `engine.hyper.mix` has them.
 
         Shapes: h [T, m, D]; fn [(2+m)*m, m*D]; base [(2+m)*m]; scale [3]; result pre [T, m], post [T, m], comb [T, m,
@@ -68,7 +70,7 @@ class NativeSublayers:
         require_tensor(fn, (n, m * width))
         require_tensor(base, (n,))
         require_tensor(scale, (3,))
-        pre, post, comb = h.new_empty((rows, m)), h.new_empty((rows, m)), h.new_empty((rows, m, m))
+        pre, post, comb = work.take(rows, m), work.take(rows, m), work.take(rows, m, m)
         if rows:
             done(
                 self._library.artesian_mix(
@@ -78,7 +80,7 @@ class NativeSublayers:
             )  # fmt: skip
         return pre, post, comb
 
-    def collapse(self, h: Tensor, pre: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    def collapse(self, h: Tensor, pre: Tensor, weight: Tensor | None, eps: float, work: Workspace = FRESH) -> Tensor:
         """sum over copies of pre[c] * h[c], normed if there is a weight.
 
         Shapes: h [T, m, D]; pre [T, m]; weight [D]; result [T, D].
@@ -88,7 +90,7 @@ class NativeSublayers:
         require_tensor(pre, (rows, m))
         if weight is not None:
             require_tensor(weight, (width,))
-        out = h.new_empty((rows, width))
+        out = work.take(rows, width)
         done(
             self._library.artesian_collapse(
                 h.data_ptr(), pre.data_ptr(), None if weight is None else weight.data_ptr(), rows, m, width, eps,
@@ -97,17 +99,20 @@ class NativeSublayers:
         )  # fmt: skip
         return out
 
-    def update(self, h: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    def update(self, h: Tensor, y: Tensor, post: Tensor, comb: Tensor, out: Tensor | None = None) -> Tensor:
         """post[j] * y + sum over i of comb[i, j] * h[i].
 
-        Shapes: h [T, m, D]; y [T, D]; post [T, m]; comb [T, m, m]; result like h.
+        Shapes: h [T, m, D]; y [T, D]; post [T, m]; comb [T, m, m]; result like h, in `out` if given, which is not h.
         """
         rows, m, width = h.shape
         require_tensor(h, (rows, m, width))
         require_tensor(y, (rows, width))
         require_tensor(post, (rows, m))
         require_tensor(comb, (rows, m, m))
-        out = torch.empty_like(h)
+        if out is None:
+            out = torch.empty_like(h)
+        require_tensor(out, (rows, m, width))
+        require(out is not h, "the stream cannot be mixed in place")
         done(
             self._library.artesian_update(
                 h.data_ptr(), y.data_ptr(), post.data_ptr(), comb.data_ptr(), rows, m, width, out.data_ptr()
@@ -115,17 +120,19 @@ class NativeSublayers:
         )
         return out
 
-    def total(self, parts: Tensor, last: Tensor) -> Tensor:
+    def total(self, parts: Tensor, last: Tensor, work: Workspace = FRESH) -> Tensor:
         """parts[0] + parts[1] + .. + last, in that order. Shapes: parts [T, k, D]; last [T, D]; result [T, D]."""
         rows, n, width = parts.shape
         require(n >= 1, "there are no parts to add")
         require_tensor(parts, (rows, n, width))
         require_tensor(last, (rows, width))
-        out = torch.empty_like(last)
+        out = work.take(rows, width)
         done(self._library.artesian_total(parts.data_ptr(), last.data_ptr(), rows, n, width, out.data_ptr()))
         return out
 
-    def route(self, logits: Tensor, bias: Tensor, used: int, *, over_sum: bool, scale: float) -> tuple[Tensor, Tensor]:
+    def route(
+        self, logits: Tensor, bias: Tensor, used: int, *, over_sum: bool, scale: float, work: Workspace = FRESH
+    ) -> tuple[Tensor, Tensor]:
         """The experts of each row, best first, and their weights, as `engine.moe.route` has them.
 
         Shapes: logits [T, E]; bias [E]; result [T, used] int64 and [T, used] float32.
@@ -134,7 +141,7 @@ class NativeSublayers:
         require_tensor(logits, (rows, n))
         require_tensor(bias, (n,))
         require(1 <= used <= n, "%s of %s experts cannot be chosen", used, n)
-        experts, weights = torch.empty((rows, used), dtype=torch.int64), logits.new_empty((rows, used))
+        experts, weights = work.take(rows, used, dtype=torch.int64), work.take(rows, used)
         done(
             self._library.artesian_route(
                 logits.data_ptr(), bias.data_ptr(), rows, n, used, int(over_sum), scale, experts.data_ptr(),
@@ -168,17 +175,19 @@ class NativeSublayers:
             )  # fmt: skip
         return out
 
-    def engram(self, h: Tensor, projected: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def engram(self, h: Tensor, projected: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
         """The stream with the gated value added to every copy, as `engine.engram.engram` has it.
 
         Shapes: h [T, m, D]; projected [T, (m+1)*D], the keys of the copies and then the value; weight [m, D], of query
-        and key together; result like h.
+        and key together; result like h, in `out` if given, which may be h.
         """
         rows, m, width = h.shape
         require_tensor(h, (rows, m, width))
         require_tensor(projected, (rows, (m + 1) * width))
         require_tensor(weight, (m, width))
-        out = torch.empty_like(h)
+        if out is None:
+            out = torch.empty_like(h)
+        require_tensor(out, (rows, m, width))
         done(
             self._library.artesian_engram(
                 h.data_ptr(), projected.data_ptr(), weight.data_ptr(), rows, m, width, eps, out.data_ptr()
