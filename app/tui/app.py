@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from textual import work
 from textual.binding import BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
@@ -115,6 +116,15 @@ class ArtesianApp(ThemedApp):
         self._is_first_run = is_first_run
 
     # life and death
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's choice for this system, on a terminal with our reading of its input."""
+        chosen = super().get_driver_class()
+        with suppress(ImportError):  # there is no such driver on this system, or none any more in this Textual
+            from app.tui.terminal import TerminalDriver
+
+            return TerminalDriver if issubclass(TerminalDriver, chosen) else chosen
+        return chosen
 
     def on_mount(self) -> None:
         """Show the chat at once; the model loads meanwhile."""

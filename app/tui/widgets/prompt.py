@@ -25,6 +25,7 @@ from app.input_history import InputHistory
 from app.sanitize import visible
 from app.slash import Command, Say, completions, parse
 from app.tui.action_bindings import binding
+from app.tui.pasting import MOST_CHARS
 from app.tui.widgets.slash_menu import SlashMenu
 
 SAVE_AFTER_S = 0.3
@@ -60,6 +61,9 @@ class PromptEditor(TextArea):
 
     class Send(Message):
         """The key for sending was pressed."""
+
+    class Refused(Message):
+        """What was pasted is too long to be taken."""
 
     class MenuKey(Message):
         """A key for the open menu."""
@@ -113,7 +117,9 @@ class PromptEditor(TextArea):
         """Insert the whole paste at once; nothing in it is sent or acted on."""
         event.stop()
         event.prevent_default()
-        if result := self._replace_via_keyboard(box_text(event.text), *self.selection):
+        if len(event.text) > MOST_CHARS:
+            self.post_message(self.Refused())
+        elif result := self._replace_via_keyboard(box_text(event.text), *self.selection):
             self.move_cursor(result.end_location)
 
     def action_cursor_up(self, select: bool = False) -> None:
@@ -285,6 +291,11 @@ class Prompt(Vertical):
             self.post_message(self.Commanded(entry.action, entry.argument))
         else:
             self.hint(entry.problem)
+
+    @on(PromptEditor.Refused)
+    def _refused(self, event: PromptEditor.Refused) -> None:
+        event.stop()
+        self.hint(f"The paste was not taken: it has more than {MOST_CHARS:,} characters, which no context holds.")
 
     @on(PromptEditor.MenuKey)
     def _menu_key(self, event: PromptEditor.MenuKey) -> None:

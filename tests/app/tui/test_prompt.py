@@ -8,6 +8,7 @@ from textual.pilot import Pilot
 from app.drafts import DraftFile
 from app.editing import EditorError
 from app.input_history import InputHistory
+from app.tui.pasting import MOST_CHARS
 from app.tui.widgets.prompt import Prompt, box_text
 from app.tui.widgets.slash_menu import SlashMenu
 from tests.app.tui.snapshot import wait_until
@@ -279,6 +280,17 @@ async def test_half_a_million_signs_without_a_blank_are_taken() -> None:
         await pilot.press("y", "enter")
         await wait_until(pilot, lambda: len(app.sent) == 1, timeout_s=20)
         assert len(app.sent[0]) == 500_001
+
+
+async def test_a_paste_that_no_context_holds_is_refused_in_words() -> None:
+    app = Stage(prompt := Prompt())
+    async with app.run_test() as pilot:
+        await _ready(pilot, prompt)
+        await pilot.press(*"keep")
+        app.post_message(events.Paste("x" * (MOST_CHARS + 1)))
+        hint = prompt.query_one("#prompt-hint")
+        await wait_until(pilot, lambda: "not taken: it has more than 4,000,000 characters" in str(hint.render()))
+        assert prompt.text == "keep"
 
 
 def test_line_ends_of_every_kind_are_one() -> None:

@@ -93,7 +93,8 @@ def first_answer(chat: Chat) -> None:
 def stop_in_prefill(chat: Chat) -> None:
     """A long paste is one message; it is stopped while it is read, kept, and the chat goes on."""
     tmux = chat.tmux
-    tmux.paste("a line of many\n" * 180)
+    # The first line has what ends a paste for Textual alone.
+    tmux.paste("\x1b[31ma line\x1b\n" + "a line of many\n" * 180)
     tmux.wait_for("tokens to read")
     tmux.keys("Enter")
     tmux.wait_for("reading prompt")
