@@ -5,6 +5,7 @@ from enum import IntEnum
 
 from app.errors import AppError, SettingsError, TranscriptMissing, UsageError
 from engine.errors import (
+    CardFull,
     ConfigError,
     EngineError,
     FormatError,
@@ -69,6 +70,7 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
     ConfigError: ExitCode.CHECKPOINT,
     FormatError: ExitCode.CHECKPOINT,
     TokenizerError: ExitCode.CHECKPOINT,
+    CardFull: ExitCode.TOO_BIG,
     Stopped: ExitCode.STOPPED,
     EngineError: ExitCode.FAILED,
     CheckpointError: ExitCode.CHECKPOINT,

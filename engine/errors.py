@@ -67,6 +67,10 @@ class KernelError(EngineError):
     """The kernels asked for cannot run here, or were handed tensors they cannot read."""
 
 
+class CardFull(EngineError):  # noqa: N818 - named for what is wrong
+    """A card has no memory left for what is computed there."""
+
+
 class GoldenError(EngineError):
     """A golden folder is missing, unreadable, or does not belong to the checkpoint."""
 

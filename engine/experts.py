@@ -6,6 +6,7 @@ once, when they have arrived, and stay that object for as long as they stay.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,9 @@ from storage.checkpoint import Checkpoint
 from storage.expert_layout import EXPERT_PARTS
 from storage.ids import ExpertId
 
+if TYPE_CHECKING:
+    from engine.tiers.card import Card  # it multiplies what is declared here
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWeights:
@@ -25,6 +29,8 @@ class ExpertWeights:
     w1: Matrix  # [F, D] gate branch
     w2: Matrix  # [D, F]
     w3: Matrix  # [F, D] up branch
+    card: "Card | None" = None
+    """Whose memory it lies in, and who multiplies it; None for the processor."""
 
 
 def expert_prefixes(config: ModelConfig, *, drafts: bool = False) -> Mapping[int, tuple[str, int]]:

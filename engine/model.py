@@ -210,7 +210,9 @@ class Model:
             tickets = {layer: self.streams.engram[layer].issue(wanted) for layer, wanted in rows.items()}
             for ticket in tickets.values():
                 undo.callback(ticket.cancel)
-            return self._run(state, step, rows, tickets, n_logits, should_stop, trace)
+            result = self._run(state, step, rows, tickets, n_logits, should_stop, trace)
+        self.streams.end_step()
+        return result
 
     def _run(
         self,
@@ -281,7 +283,7 @@ class Model:
         def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
             clock.lap("dense")
             check = _checking(should_stop)
-            with closing(self.streams.experts.waves(layer, experts, phase=phase, check=check)) as coming:
+            with closing(self.streams.waves(layer, experts, phase=phase, check=check)) as coming:
                 for wave in coming:
                     if should_stop():
                         raise Stopped("the forward was stopped")
@@ -296,7 +298,7 @@ class Model:
         def waves_of(layer: int, should_stop: ShouldStop) -> ExpertWaves:
             def waves(experts: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
                 check = _checking(should_stop)
-                with closing(self.streams.experts.waves(layer, experts, phase="decode", check=check)) as coming:
+                with closing(self.streams.waves(layer, experts, phase="decode", check=check)) as coming:
                     for wave in coming:
                         if should_stop():
                             raise Stopped("the draft was stopped")

@@ -5,16 +5,18 @@ added in rank order (best expert first), so a row's result depends neither on wh
 in which the others arrived.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.contribute import contribute, gated
+from engine.errors import CardFull
 from engine.experts import ExpertWeights
-from engine.kernels.native_path import NativeKernels
-from engine.numerics import EXACT, Numerics, sigmoid
+from engine.numerics import EXACT, Numerics
+from engine.tiers.card import Card, Pending
 from engine.weights import FfnWeights
 
 
@@ -48,13 +50,6 @@ def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig, nume
     return Routing(experts, gate * config.route_scale)
 
 
-def gated(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    """silu(min(gate, limit)) * clamp(up, -limit, limit); a limit of 0 means no clamp. Shapes equal."""
-    if limit > 0:
-        gate, up = gate.clamp_max(limit), up.clamp(-limit, limit)
-    return gate * sigmoid(gate) * up
-
-
 ExpertWaves = Callable[[Sequence[int]], Iterable[Sequence[tuple[int, ExpertWeights]]]]
 """Experts of one layer by number, in waves; the weights of a wave may be used until the next is asked for."""
 
@@ -64,51 +59,90 @@ def moe(
 ) -> Tensor:
     """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D]."""
     kernels = numerics.native()
+    operand = x.contiguous() if kernels is not None else numerics.operand(x)
+    parts = routed(operand, routing, waves, config.swiglu_limit, numerics)
     if kernels is not None:
-        x = x.contiguous()
-        parts = _routed(kernels, x, routing, waves, config.swiglu_limit)
-        return kernels.total(parts, shared_expert(x, weights, config, numerics))
-    operand = numerics.operand(x)
-    parts = _routed_one_by_one(operand, routing, waves, config, numerics)
+        return kernels.total(parts, shared_expert(operand, weights, config, numerics))
     total = parts[:, 0]
     for rank in range(1, parts.shape[1]):
         total = total + parts[:, rank]
     return numerics.value(total + shared_expert(operand, weights, config, numerics))
 
 
-def _routed(kernels: NativeKernels, x: Tensor, routing: Routing, waves: ExpertWaves, limit: float) -> Tensor:
-    """Every expert's contributions, a wave in one call: [T, k, D]."""
+def routed(operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, numerics: Numerics) -> Tensor:
+    """Every expert's contributions, wherever it lies: [T, k, D] on the device of `operand` [T, D].
+
+    What cards compute is begun as it comes and collected at the end, so that cards and the processor work at once. A
+    card that has no memory for it has given experts up, and these are asked for again.
+    """
     places: dict[int, list[int]] = {}
     for place, expert in enumerate(routing.experts.flatten().tolist()):
         places.setdefault(expert, []).append(place)
-    parts = x.new_empty((*routing.experts.shape, x.shape[1]))  # [T, k, D]
-    for wave in waves(sorted(places)):
-        matrices = [(w.w1, w.w3, w.w2) for _, w in wave]
-        uses = [places[expert] for expert, _ in wave]
-        kernels.routed_experts(x, matrices, uses, routing.weights.contiguous(), limit, parts)
+    parts = operand.new_empty((*routing.experts.shape, operand.shape[1]))  # [T, k, D]
+    memory = _Memory(operand, routing.weights, parts, limit, numerics)
+    begun: list[Pending] = []
+    wanted = sorted(places)
+    while wanted:
+        again: list[int] = []
+        for wave in waves(wanted):
+            for card, some in _by_card(wave):
+                uses = [places[expert] for expert, _ in some]
+                experts = [w for _, w in some]
+                if card is None:
+                    memory.contribute(experts, uses)
+                    continue
+                try:
+                    begun.append(card.begin(operand, routing.weights, experts, uses, limit, numerics))
+                except CardFull:
+                    again += [expert for expert, _ in some]
+        wanted = again
+    memory.finish()
+    for pending in begun:
+        pending.finish(parts)
     return parts
 
 
-def _routed_one_by_one(
-    operand: Tensor, routing: Routing, waves: ExpertWaves, config: ModelConfig, numerics: Numerics
-) -> Tensor:
-    """The same by single products, with the roundings of `numerics` between them: [T, k, D]."""
-    parts = operand.new_zeros((*routing.experts.shape, operand.shape[1]))  # [T, k, D]
-    for expert, w in _each(waves, sorted(set(routing.experts.flatten().tolist()))):
-        rows, ranks = (routing.experts == expert).nonzero(as_tuple=True)
-        inner = gated(
-            numerics.value(numerics.product(operand[rows], w.w1)),
-            numerics.value(numerics.product(operand[rows], w.w3)),
-            config.swiglu_limit,
-        )
-        inner = numerics.value(inner * routing.weights[rows, ranks].unsqueeze(1))
-        parts[rows, ranks] = numerics.value(numerics.product(numerics.operand(inner), w.w2))
-    return parts
+class _Memory:
+    """What the processor computes of a step, whose rows may lie on a card."""
+
+    def __init__(self, operand: Tensor, weights: Tensor, parts: Tensor, limit: float, numerics: Numerics) -> None:
+        self._operand = operand
+        self._weights = weights
+        self._parts = parts
+        self._limit = limit
+        self._numerics = numerics.at(_PROCESSOR)
+        self._is_here = operand.device == _PROCESSOR
+        self._here = parts if self._is_here else None
+        self._places: list[int] = []
+
+    def contribute(self, experts: Sequence[ExpertWeights], uses: Sequence[Sequence[int]]) -> None:
+        """Compute now."""
+        if self._here is None:
+            self._operand, self._weights = self._operand.to(_PROCESSOR), self._weights.to(_PROCESSOR)
+            self._here = torch.empty(self._parts.shape, device=_PROCESSOR)
+        contribute(self._operand, experts, uses, self._weights, self._limit, self._numerics, self._here)
+        self._places += [place for some in uses for place in some]
+
+    def finish(self) -> None:
+        """Put what was computed where the rows are."""
+        if self._here is None or self._is_here:
+            return
+        width, device = self._parts.shape[2], self._parts.device
+        values = self._here.view(-1, width)[torch.tensor(self._places, device=_PROCESSOR)]
+        self._parts.view(-1, width)[torch.tensor(self._places, device=device)] = values.to(device)
 
 
-def _each(waves: ExpertWaves, wanted: Sequence[int]) -> Iterator[tuple[int, ExpertWeights]]:
-    for wave in waves(wanted):
-        yield from wave
+_PROCESSOR = torch.device("cpu")
+
+
+def _by_card(
+    wave: Sequence[tuple[int, ExpertWeights]],
+) -> list[tuple[Card | None, list[tuple[int, ExpertWeights]]]]:
+    """A wave's experts by who multiplies them; cards first, for they are only told to begin."""
+    groups: dict[Card | None, list[tuple[int, ExpertWeights]]] = {}
+    for expert, weights in wave:
+        groups.setdefault(weights.card, []).append((expert, weights))
+    return sorted(groups.items(), key=lambda item: item[0] is None)
 
 
 def shared_expert(operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics) -> Tensor:

@@ -6,7 +6,7 @@ for attention, whose probabilities the reference rounds in blocks.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -44,12 +44,18 @@ class Numerics:
     """A compressed key after rotation."""
     index: Callable[[Tensor], Tensor]
     """An index query or key after rotation."""
+    on_card: bool = False
+    """For tensors of a card, which the native kernels cannot read."""
 
     def native(self) -> NativeKernels | None:
         """The native kernels for what lies between the products, or None where torch does it: without the library,
-        and in `reference`, whose roundings it does not know.
+        on a card, and in `reference`, whose roundings it does not know.
         """
-        return native() if self.name == "exact" else None
+        return native() if self.name == "exact" and not self.on_card else None
+
+    def at(self, device: torch.device) -> "Numerics":
+        """The same roundings for tensors of a device."""
+        return (NUMERICS if device.type == "cpu" else _ON_CARD)[self.name]
 
 
 EXACT = Numerics(
@@ -74,6 +80,7 @@ REFERENCE = Numerics(
 )
 
 NUMERICS: dict[NumericsName, Numerics] = {"exact": EXACT, "reference": REFERENCE}
+_ON_CARD: dict[NumericsName, Numerics] = {name: replace(some, on_card=True) for name, some in NUMERICS.items()}
 
 
 def sigmoid(x: Tensor) -> Tensor:

@@ -4,24 +4,27 @@ Owns the opening and closing of all of it, and the figures; what the bytes mean 
 """
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Self
 
 from engine.config import ModelConfig
 from engine.errors import FormatError
-from engine.experts import ExpertWeights, attach_expert, check_experts, expert_prefixes
+from engine.experts import ExpertWeights, attach_expert, check_experts, expert_bytes, expert_prefixes
+from engine.tiers.card import Card
+from engine.tiers.tiers import STEP_BYTES, CardTiers
 from storage.batch import DEFAULT_DEPTH, BatchReader, DriveStats
 from storage.checkpoint import Checkpoint
 from storage.direct import IoMode, IoPath
-from storage.expert_cache import ExpertCache, Observer
+from storage.expert_cache import ExpertCache, Observer, Resident, Wave
 from storage.expert_layout import ExpertLayout, expert_layouts
 from storage.policy import DEFAULT_POLICY
 from storage.read_rate import read_rate
 from storage.replica_files import ReplicaFiles
 from storage.rows import DEFAULT_CACHE_ROWS, RowTable
-from storage.waves import WAVE_EXPERTS
+from storage.ticket import Check, no_check
+from storage.waves import WAVE_EXPERTS, Phase
 
 SPARE_SLOTS = 2 * WAVE_EXPERTS
 """Lent to a prefill, so that a long prompt leaves the experts that decoding uses alone."""
@@ -51,6 +54,10 @@ class StreamSettings:
     io: IoMode = "auto"
     depth: int | Mapping[str, int] = DEFAULT_DEPTH
     """Reads in flight, for every drive or by drive name."""
+    cards: Sequence[tuple[Card, Mapping[int, int]]] = ()
+    """Cards that hold experts, and how many of each layer."""
+    step_bytes: int = STEP_BYTES
+    """Of experts copied to cards beside one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +67,7 @@ class StreamFigures:
     read_bytes: int
     """Payload bytes the drives have delivered."""
     hits: int
-    """Experts asked for that were in memory."""
+    """Experts asked for that were in memory, or on a card."""
     misses: int
     """Experts asked for that had to be read."""
     wait_s: float
@@ -71,7 +78,8 @@ class Streams:
     """The open streams of a model. For one thread, the one that runs it; figures may be asked for from any.
 
     Attributes:
-        experts: The routed experts.
+        experts: The routed experts in memory; what a forward uses comes by `waves`.
+        cards: Those on cards; None without one.
         engram: Row table of each engram layer: weight and scale of a row.
         embedding: Row table of the token embedding.
     """
@@ -84,8 +92,10 @@ class Streams:
         engram: Mapping[int, RowTable],
         embedding: RowTable,
         layouts: Sequence[ExpertLayout],
+        cards: CardTiers | None = None,
     ) -> None:
         self.experts = experts
+        self.cards = cards
         self.engram = engram
         self.embedding = embedding
         self._files = files
@@ -140,6 +150,14 @@ class Streams:
                 on_notice=on_notice,
             )
             undo.callback(cache.close)
+            cards = None
+            if settings.cards:
+                n_experts = {layer: n for layer, (_, n) in expert_prefixes(config, drafts=drafts).items()}
+                cards = CardTiers(
+                    settings.cards, cache, n_experts, expert_bytes(config), step_bytes=settings.step_bytes,
+                    on_notice=on_notice,
+                )  # fmt: skip
+                undo.callback(cards.close)
             rows = {
                 layer: RowTable(
                     [checkpoint.tensors[n] for n in names],
@@ -150,7 +168,24 @@ class Streams:
             }
             undo.pop_all()
             of_engram = {layer: table for layer, table in rows.items() if layer != _EMBEDDING}
-            return cls(files, reader, cache, of_engram, rows[_EMBEDDING], tuple(layouts.values()))
+            return cls(files, reader, cache, of_engram, rows[_EMBEDDING], tuple(layouts.values()), cards)
+
+    def waves(
+        self, layer: int, experts: Sequence[int], *, phase: Phase, check: Check = no_check
+    ) -> Generator[Wave[ExpertWeights], None, None]:
+        """The experts a step of `layer` needs, each once: first those on cards, then those in memory or read, as
+        `ExpertCache.waves` gives them.
+        """
+        served, rest = ([], experts) if self.cards is None else self.cards.split(layer, experts)
+        if served:
+            yield Wave(tuple(Resident(expert, weights) for expert, weights in served), 0.0, 0)
+        with closing(self.experts.waves(layer, rest, phase=phase, check=check, asked=experts)) as coming:
+            yield from coming
+
+    def end_step(self) -> None:
+        """A forward has ended: the moment to copy experts to cards."""
+        if self.cards is not None:
+            self.cards.end_step()
 
     @property
     def files(self) -> ReplicaFiles:
@@ -166,8 +201,12 @@ class Streams:
         """Counters so far; the difference of two is what happened between them."""
         cache = self.experts.stats().total
         row_wait_s = sum(table.stats().wait_s for table in (*self.engram.values(), self.embedding))
+        on_cards = 0 if self.cards is None else sum(card.n_served for card in self.cards.figures())
         return StreamFigures(
-            read_bytes=self.read_bytes, hits=cache.n_hits, misses=cache.n_misses, wait_s=cache.wait_s + row_wait_s
+            read_bytes=self.read_bytes,
+            hits=cache.n_hits + on_cards,
+            misses=cache.n_misses,
+            wait_s=cache.wait_s + row_wait_s,
         )
 
     def drives(self) -> tuple[DriveStats, ...]:
@@ -188,6 +227,8 @@ class Streams:
 
     def close(self) -> None:
         """Wait for what is in flight and give everything back. A second call does nothing."""
+        if self.cards is not None:
+            self.cards.close()
         self.experts.close()
         self._reader.close()
         self._files.close()

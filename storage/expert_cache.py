@@ -201,13 +201,18 @@ class ExpertCache(Generic[T]):
                 self._loader.leave(key)
         return n_read
 
+    def __contains__(self, key: ExpertId) -> bool:
+        """Is the expert in memory, and not lent?"""
+        place = self._slots.find(key)
+        return place is not None and key not in self._lent and place.table.is_ready(key)
+
     def lend(self, key: ExpertId) -> T | None:
         """An expert that is in memory, which stays there until `take_back`; None when it is not, or is lent already.
 
         Whatever reads it may do so on another thread. Counts as no use of it.
         """
         place = self._slots.find(key)
-        if place is None or key in self._lent or not place.table.is_ready(key):
+        if place is None or key not in self:
             return None
         place.table.pin(place.slot)
         self._lent[key] = place

@@ -6,6 +6,8 @@ than torch's own float8 conversion (64x256 on one thread: 67 us against 169 and 
 against 409).
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -23,15 +25,24 @@ def _panel_rows(k: int) -> int:
     return max(SCALE_BLOCK, _PANEL_BYTES // (4 * k) // SCALE_BLOCK * SCALE_BLOCK)
 
 
-def _look_up(table: Tensor, codes: Tensor) -> Tensor:
-    """table[codes], flat. Shapes: table [256]; codes [...] uint8; result [numel]."""
-    return table.index_select(0, codes.reshape(-1).to(torch.int32))
+_TABLES = {"e8m0": E8M0, "e4m3": E4M3, "e2m1 pairs": _E2M1_PAIRS}
+
+
+@cache
+def _table(name: str, device: torch.device) -> Tensor:
+    """A table [256], where it is read."""
+    return _TABLES[name].to(device)
+
+
+def _look_up(name: str, codes: Tensor) -> Tensor:
+    """The table's values of codes, flat. Shapes: codes [...] uint8; result [numel]."""
+    return _table(name, codes.device).index_select(0, codes.reshape(-1).to(torch.int32))
 
 
 def _scaled(values: Tensor, scale: Tensor) -> Tensor:
     """Every 32 columns times their own factor, in place. Shapes: values [R, K] float32; scale [R, ceil(K/32)] uint8."""
     rows, k = values.shape
-    factor = _look_up(E8M0, scale).view(rows, -1)
+    factor = _look_up("e8m0", scale).view(rows, -1)
     if k % SCALE_BLOCK:
         return values.mul_(factor.repeat_interleave(SCALE_BLOCK, 1)[:, :k])
     values.view(rows, -1, SCALE_BLOCK).mul_(factor.unsqueeze(-1))
@@ -62,8 +73,8 @@ def matmul_fp8(
     step = _panel_rows(k)
     for row in range(first, stop, step):
         rows = slice(row, min(row + step, stop))
-        values = _look_up(E4M3, weight[rows]).view(-1, k)
-        block_of_row = torch.arange(rows.start, rows.stop) // SCALE_BLOCK
+        values = _look_up("e4m3", weight[rows]).view(-1, k)
+        block_of_row = torch.arange(rows.start, rows.stop, device=weight.device) // SCALE_BLOCK
         panel = _scaled(values, scale.index_select(0, block_of_row))
         out[:, row - first : rows.stop - first] = _product(x, panel, in_blocks)
     return out
@@ -79,7 +90,7 @@ def matmul_fp4(x: Tensor, packed: Tensor, scale: Tensor, *, in_blocks: bool = Fa
     step = _panel_rows(2 * half)
     for row in range(0, n, step):
         rows = slice(row, row + step)
-        values = _look_up(_E2M1_PAIRS, packed[rows]).view(torch.float32).view(-1, 2 * half)
+        values = _look_up("e2m1 pairs", packed[rows]).view(torch.float32).view(-1, 2 * half)
         out[:, rows] = _product(x, _scaled(values, scale[rows]), in_blocks)
     return out
 

@@ -106,9 +106,7 @@ def test_the_books_hold_whatever_happens() -> None:
                 end = cards[card].failed if chance.random() < 0.2 else cards[card].arrived
                 end(promotion.key)
             if not under_way:
-                under_way = promoter.after_step(
-                    cards, chance.randrange(5), lambda key, chance=chance: chance.random() < 0.8
-                )  # type: ignore[misc]
+                under_way = promoter.after_step(cards, chance.randrange(5), in_memory)
                 for card, promotion in under_way:
                     cards[card].begin(promotion)
             if chance.random() < 0.02 and not under_way:

@@ -1,0 +1,140 @@
+"""A device that experts are multiplied on: memory, copies to and from it, and work begun there.
+
+Device-only code is what stands behind `self._cuda`, and no card has run it in this version's tests: those run the same
+class on the processor, and on a made-up device whose tensors refuse to meet the processor's. On the processor the
+arithmetic is the native kernels', to the last bit; on a card it is torch's, to tolerance.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+from engine.contribute import contribute
+from engine.errors import CardFull
+from engine.experts import ExpertWeights
+from engine.numerics import Numerics
+
+
+class Pending:
+    """Contributions that a card is computing."""
+
+    def __init__(self, places: Sequence[int], fetch: Callable[[], Tensor]) -> None:
+        self._places = places
+        self._fetch = fetch
+
+    def finish(self, parts: Tensor) -> None:
+        """Wait for them and put them at their places of parts [T, k, D]."""
+        values = self._fetch()  # [n, D]
+        flat = parts.view(-1, parts.shape[2])
+        flat[torch.tensor(self._places, device=parts.device)] = values.to(parts.device)
+
+
+class Card:
+    """One device. For the thread that runs the model, but for `copy_in`.
+
+    Attributes:
+        device: Where its tensors are.
+        name: For people.
+        on_full: Told when there was no memory for a computation, before `CardFull` is raised: gives experts up, so that
+            what is asked for next fits.
+    """
+
+    def __init__(self, device: torch.device, name: str = "") -> None:
+        self.device = device
+        self.name = name or str(device)
+        self.on_full: Callable[[], None] = lambda: None
+        self._cuda = device.type == "cuda"
+        self._copies = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+        self._staging: Tensor | None = None
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Tensors made without a device are made here."""
+        return nullcontext() if self.device.type == "cpu" else torch.device(self.device)
+
+    def empty(self, n_bytes: int) -> Tensor:
+        """Memory [n_bytes] uint8. Raises: torch.OutOfMemoryError."""
+        memory = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
+        if self._copies is not None:
+            memory.record_stream(self._copies)
+        return memory
+
+    def order_copies(self) -> None:
+        """Have the next copy come after what was begun so far: the last user of its target may still be at work."""
+        if self._copies is not None:
+            self._copies.wait_stream(torch.cuda.current_stream(self.device))
+
+    def trim(self) -> None:
+        """Give back to the system what nobody uses."""
+        if self._cuda:
+            torch.cuda.empty_cache()
+
+    def copy_in(self, parts: Sequence[Tensor], starts: Sequence[int], target: Tensor) -> None:
+        """Copy tensors in memory to their starts in `target` on the card, and wait. For the copying thread.
+
+        They are packed into pinned memory first: a copy from elsewhere would keep the card waiting.
+        """
+        if self._staging is None or self._staging.numel() < target.numel():
+            self._staging = torch.empty(target.numel(), dtype=torch.uint8, device="cpu", pin_memory=self._cuda)
+        for part, start in zip(parts, starts, strict=True):
+            self._staging[start : start + part.numel()] = part.view(-1)
+        staged = self._staging[: target.numel()]
+        if self._copies is None:
+            target.copy_(staged)
+            return
+        with torch.cuda.stream(self._copies):
+            target.copy_(staged, non_blocking=True)
+        self._copies.synchronize()
+
+    def put(self, x: Tensor) -> Tensor:
+        """A tensor of another device, here; itself where it is here already."""
+        if x.device == self.device:
+            return x
+        if self._cuda and x.device.type == "cpu":
+            return x.pin_memory().to(self.device, non_blocking=True)
+        return x.to(self.device)
+
+    def begin(
+        self,
+        operand: Tensor,
+        weights: Tensor,
+        experts: Sequence[ExpertWeights],
+        uses: Sequence[Sequence[int]],
+        limit: float,
+        numerics: Numerics,
+    ) -> Pending:
+        """Begin to compute the contributions of experts that lie here. Shapes: operand [T, D]; weights [T, k].
+
+        Raises: CardFull when there is no memory for it; nothing has been begun then.
+        """
+        home = operand.device
+        places = [place for some in uses for place in some]
+        with self.guarded():
+            x, share = self.put(operand), self.put(weights)
+            parts = x.new_empty((*weights.shape, x.shape[1]))  # [T, k, D]
+            contribute(x, experts, uses, share, limit, numerics.at(self.device), parts)
+            values = parts.view(-1, x.shape[1])[torch.tensor(places, device=self.device)]
+            if not self._cuda or home.type != "cpu":
+                return Pending(places, lambda: values)
+            host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record(torch.cuda.current_stream(self.device))
+
+        def fetch() -> Tensor:
+            done.synchronize()
+            return host
+
+        return Pending(places, fetch)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Work on the card, whose lack of memory becomes CardFull once `on_full` was told."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            self.on_full()
+            raise CardFull(
+                f"{self.name} has no memory left", hint="Give it less with --vram, or close what else uses it."
+            ) from error
