@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, TextIO, cast
 
 from cyclopts import App, Parameter
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnknownCommandError
 
 from app import logs
 from app.command_words import free_dash, name_continued
@@ -21,7 +21,7 @@ from app.exits import MEANINGS, ExitCode, exit_code_of
 from app.help import TwoColumns
 from app.paths import log_file
 from app.report import artesian_version, failure
-from app.sanitize import one_line
+from app.slips import no_such_command, unknown_command_hint
 from app.streams import ClosedStream, LossyStream
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -56,6 +56,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": (
         "[OPTIONS]",
         "Show versions, CPU features, direct I/O, GPUs and paths.\n\nSend its output with a bug report.",
+    ),
+    "completion": (
+        "[bash|zsh|fish]",
+        "Print a script by which the shell completes commands and options.\n\n"
+        "bash: artesian completion bash > ~/.local/share/bash-completion/completions/artesian\n\n"
+        "zsh: artesian completion zsh > _artesian, in a folder of $fpath\n\n"
+        "fish: artesian completion fish > ~/.config/fish/completions/artesian.fish\n\n"
+        "For the session at hand in bash: source <(artesian completion bash)",
     ),
 }
 """Sub-command: its arguments and its help; the command is `run` in the module of that name under `app.commands`."""
@@ -237,15 +245,14 @@ def make_app() -> App:
 
 
 def _helped(words: Sequence[str]) -> tuple[str, ...]:
-    """`artesian help WORDS` as the option: of the commands that the words name, or else of all."""
+    """`artesian help WORDS` as the option of the commands that the words name. Raises: UsageError for another word."""
     named: list[str] = []
-    known: Collection[str] = {*COMMANDS, *_GROUPS}
-    for word in words:
+    known: Collection[str] = (*COMMANDS, *_GROUPS)
+    for i, word in enumerate(words):
         if word not in known:
-            print(f"artesian: there is no command {one_line(word)}; these are all:\n", file=sys.stderr)
-            break
+            raise no_such_command(word, known, group=" ".join(named), rest=words[i + 1 :])
         named.append(word)
-        known = _GROUPS.get(word, {})
+        known = tuple(_GROUPS.get(word, ()))
     return (*named, "--help")
 
 
@@ -261,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _closed_pipe()
     except CycloptsError as error:
-        return _wrong_use(error)
+        return _wrong_use(error, words)
     except (Exception, KeyboardInterrupt) as error:
         return _failed(error, debug="--debug" in words)
     return int(code) if isinstance(code, int) else int(ExitCode.DONE)
@@ -289,9 +296,12 @@ def _closed_pipe() -> int:
     return int(ExitCode.DONE)
 
 
-def _wrong_use(error: CycloptsError) -> int:
+def _wrong_use(error: CycloptsError, words: Sequence[str]) -> int:
     command = " ".join(["artesian", *(error.command_chain or ())])
-    print(failure(str(error).strip(), f"See `{command} --help`."), file=sys.stderr)
+    hint = f"See `{command} --help`."
+    if isinstance(error, UnknownCommandError) and not error.command_chain:
+        hint = f"{unknown_command_hint([word for word in words if word != '--debug'])} {hint}".strip()
+    print(failure(str(error).strip(), hint), file=sys.stderr)
     return int(ExitCode.USAGE)
 
 

@@ -9,6 +9,8 @@ from typing import Literal
 from app.errors import UsageError
 from app.paths import demo_folder
 from app.settings import Settings
+from app.slips import no_checkpoint_hint
+from engine.errors import ConfigError
 from storage.errors import MissingFolder
 
 Origin = Literal["--model", "ARTESIAN_MODEL", "settings", "demo"]
@@ -45,10 +47,23 @@ def choose_model(option: str | None, settings: Settings, environ: Mapping[str, s
 
 
 def require_folder(choice: ModelChoice) -> None:
-    """Raises: MissingFolder when the chosen folder is not there, with what named it."""
+    """Raises: MissingFolder when the chosen folder is not there, with what named it; ConfigError when it holds no
+    config, with what it holds instead.
+    """
     if not choice.folder.is_dir():
         what = "is not a folder" if choice.folder.exists() else "does not exist"
         raise MissingFolder(
             f"the model folder {choice.folder} ({choice.origin}) {what}",
             hint="Give the folder that holds config.json and the .safetensors files.",
         )
+    require_config(choice.folder)
+
+
+def require_config(folder: Path) -> None:
+    """Raises: ConfigError when a folder has no config, with what it holds instead."""
+    if not any(path.exists() or path.is_symlink() for path in (folder / "config.json", folder / _INNER_CONFIG)):
+        raise ConfigError(f"{folder} holds no config.json, so no checkpoint", hint=no_checkpoint_hint(folder))
+
+
+_INNER_CONFIG = Path("inference", "config.json")
+"""The other place of a released config."""

@@ -37,6 +37,10 @@ SAY_EVERY_S = 10.0
 """A wait says how far it is this often: a screen reader reads every line out."""
 _POLL_S = 0.05
 _MOST_LINE_BYTES = 1 << 24
+_NOTHING_ASKED = (
+    'Nothing came in on stdin, so nothing was asked. `artesian ask "..."` asks one question; for the chat run it in a '
+    "terminal (a container needs -it for one)."
+)
 
 
 def wants_plain(environ: Mapping[str, str] = os.environ) -> bool:
@@ -106,9 +110,13 @@ class PlainChat:
         """Read lines until there are no more; how the last turn that failed or was stopped ended."""
         self._host.start()
         self._greet()
+        n_lines = 0
         try:
             while not self.is_done and (line := self._read()) is not None:
+                n_lines += 1
                 self.enter(line)
+            if not n_lines and not _stdin_is_terminal():
+                self.tell(_NOTHING_ASKED)
         finally:
             self.session.transcript.close()
             self._host.close()

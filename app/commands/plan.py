@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
-from app.model_choice import choose_model
+from app.model_choice import choose_model, require_config
 from app.paths import rates_file, runs_file, settings_file
 from app.plan_plot import text_plot, write_plot
 from app.plan_text import as_data, last_lines, lines
@@ -67,6 +67,8 @@ def run(
         raise MissingFolder(
             f"{choice.folder} ({choice.origin}) does not exist", hint="Give a folder, or the config.json of a model."
         )
+    if choice.folder.is_dir():
+        require_config(choice.folder)
     if last:
         return show_last(choice.folder, as_json=as_json)
     if chunk_tokens is not None and not RULES["chunk_tokens"].accepts(chunk_tokens):

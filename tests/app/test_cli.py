@@ -44,7 +44,8 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"Usage: artesian {name} ")
-    assert ("--json" in out) == (name != "chat")  # the chat reports nothing to a script
+    # The chat reports nothing to a script, and a completion script is no report.
+    assert ("--json" in out) == (name not in ("chat", "completion"))
 
 
 def test_version_is_that_of_the_distribution(capsys: Output) -> None:
@@ -172,16 +173,14 @@ def test_a_full_disk_under_stdout_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "first", "note"),
+    ("words", "first"),
     [
-        (["help"], "Usage: artesian [COMMAND]", ""),
-        (["help", "ask"], "Usage: artesian ask", ""),
-        (["help", "mirror", "copy"], "Usage: artesian mirror copy", ""),
-        (["help", "me"], "Usage: artesian [COMMAND]", "there is no command me"),
-        (["help", "mirror", "\x1b[2J"], "Usage: artesian mirror COMMAND", "there is no command"),
+        (["help"], "Usage: artesian [COMMAND]"),
+        (["help", "ask"], "Usage: artesian ask"),
+        (["help", "mirror", "copy"], "Usage: artesian mirror copy"),
     ],
 )
-def test_help_is_a_word_too(words: list[str], first: str, note: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_a_word_too(words: list[str], first: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(first) and note in err and "\x1b" not in err
+    assert out.startswith(first) and err == ""

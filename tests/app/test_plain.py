@@ -230,6 +230,16 @@ def test_a_reader_that_has_gone_ends_the_chat(chat: Run, monkeypatch: pytest.Mon
     assert info.title == "one" and info.n_messages == 2, "the second line is not answered for nobody"
 
 
+def test_without_a_terminal_and_without_a_line_it_says_how_to_ask(
+    chat: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chat() is ExitCode.DONE
+    out, err = capsys.readouterr()
+    assert out == "" and "nothing was asked" in err and "artesian ask" in err and "-it" in err
+    assert chat("a line") is ExitCode.DONE
+    assert "nothing was asked" not in capsys.readouterr().err
+
+
 def test_a_closed_stdin_is_an_empty_one(chat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert wants_plain({"TERM": "xterm"})

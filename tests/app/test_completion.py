@@ -1,0 +1,61 @@
+"""The completion script, tried in a real bash."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from app.cli import COMMANDS, main
+from app.commands.completion import SHELLS, script
+from app.errors import UsageError
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+
+_COMPLETE = """\
+complete_words() {
+  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _artesian; printf '%s ' "${COMPREPLY[@]}"; echo
+}
+"""
+_CASES = {
+    ("artesian", "pl"): {"plan"},
+    ("artesian", "mirror", "re"): {"repair", "remove"},
+    ("artesian", "plan", "--wh"): {"--what-if"},
+    ("artesian", "ask", "--io", ""): {"auto", "direct", "buffered"},
+    ("artesian", "--mod"): {"--model"},  # without a command an option is the chat's
+    ("artesian", "completion", "z"): {"zsh"},
+}
+"""What stands on the line, the last word being typed, and what it may become, of the commands' own signatures."""
+
+
+@needs_bash
+def test_bash_completes_commands_options_and_their_values(tmp_path: Path) -> None:
+    file = tmp_path / "artesian.bash"
+    file.write_text(script("bash"))
+    lines = [f"complete_words {' '.join(repr(word) for word in words)}" for words in _CASES]
+    lines += ["complete_words artesian ''", "complete -p artesian"]
+    program = "\n".join([f"source {file}", _COMPLETE, *lines])
+    result = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, check=True)
+    *found, commands, registered = result.stdout.splitlines()
+    assert [set(line.split()) for line in found] == list(_CASES.values())
+    assert set(COMMANDS) < set(commands.split())
+    assert "-o default" in registered  # a folder or a file where the script knows no value
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_has_a_script_of_its_own(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    assert main(["completion"]) == 0
+    out = capsys.readouterr().out
+    begins = {"bash": "# Bash completion for artesian", "zsh": "#compdef artesian", "fish": "# Fish completion"}
+    assert out.startswith(begins[shell]) and "what-if" in out
+
+
+def test_an_unknown_shell_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    with pytest.raises(UsageError, match="tcsh"):
+        from app.commands.completion import run
+
+        run()
