@@ -76,10 +76,10 @@ def matmul(x: Tensor, matrix: Matrix, work: Workspace = FRESH, *, in_blocks: boo
 
     Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds as the released kernels do: the
     products of an fp8 or fp4 matrix 32 columns at a time, in order, those of a plain matrix as torch does. It never
-    takes the native path.
+    takes the native path, and a matrix on a card never does.
     """
     kernels = native()
-    if kernels is not None and not in_blocks:
+    if kernels is not None and not in_blocks and matrix.weight.is_cpu:
         return kernels.matmul(x.contiguous(), matrix, 1, work)
     if matrix.scale is None:
         return matmul_plain(x, matrix.weight)
@@ -98,7 +98,7 @@ def grouped_matmul(
     """
     assert matrix.kind == "fp8" and matrix.scale is not None
     kernels = native()
-    if kernels is not None and not by_torch:
+    if kernels is not None and not by_torch and matrix.weight.is_cpu:
         return kernels.matmul(x.contiguous(), matrix, groups, work)
     n, k = matrix.weight.shape[0] // groups, matrix.weight.shape[1]
     parts = [
