@@ -72,8 +72,8 @@ def moe(
 def routed(operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, numerics: Numerics) -> Tensor:
     """Every expert's contributions, wherever it lies: [T, k, D] on the device of `operand` [T, D].
 
-    What cards compute is begun as it comes and collected at the end, so that cards and the processor work at once. A
-    card that has no memory for it has given experts up, and these are asked for again.
+    What cards compute is begun as it comes and collected at the end, so that cards and the processor work at once. What
+    a card has no memory for is asked for again, and then comes from elsewhere.
     """
     places: dict[int, list[int]] = {}
     for place, expert in enumerate(routing.experts.flatten().tolist()):

@@ -17,8 +17,9 @@ from engine.tiers.tiers import STEP_BYTES, CardTiers
 from storage.batch import DEFAULT_DEPTH, BatchReader, DriveStats
 from storage.checkpoint import Checkpoint
 from storage.direct import IoMode, IoPath
-from storage.expert_cache import ExpertCache, Observer, Resident, Wave
+from storage.expert_cache import ExpertCache, Observer, Resident, Wave, by_rank
 from storage.expert_layout import ExpertLayout, expert_layouts
+from storage.ids import ExpertId
 from storage.policy import DEFAULT_POLICY
 from storage.read_rate import read_rate
 from storage.replica_files import ReplicaFiles
@@ -181,6 +182,43 @@ class Streams:
             yield Wave(tuple(Resident(expert, weights) for expert, weights in served), 0.0, 0)
         with closing(self.experts.waves(layer, rest, phase=phase, check=check, asked=experts)) as coming:
             yield from coming
+
+    def warm(self, wanted: Mapping[int, Sequence[int]], should_stop: Callable[[], bool]) -> int:
+        """Read experts ahead while nobody waits, as `ExpertCache.warm` does: the hottest onto cards, the next into
+        memory; how many were read.
+        """
+        n_read = 0
+        rest = {layer: list(experts) for layer, experts in wanted.items()}
+        if self.cards is not None:
+            n_read = self._warm_cards(self.cards, wanted, should_stop)
+            rest = {
+                layer: [expert for expert in experts if not self.cards.holds(ExpertId(layer, expert))]
+                for layer, experts in wanted.items()
+            }
+        return n_read + self.experts.warm(rest, should_stop)
+
+    def _warm_cards(
+        self, cards: CardTiers, wanted: Mapping[int, Sequence[int]], should_stop: Callable[[], bool]
+    ) -> int:
+        """Fill free slots of cards through those in memory, a few experts at a time."""
+        n_read = 0
+        hottest = by_rank({layer: experts[: cards.room(layer)] for layer, experts in wanted.items()})
+        missing = [key for key in hottest if not cards.holds(key)]
+        for first in range(0, len(missing), WAVE_EXPERTS):
+            some = missing[first : first + WAVE_EXPERTS]
+            for key in some:
+                if should_stop():
+                    return n_read
+                if key not in self.experts:
+                    one = {key.layer: [key.expert]}
+                    n = self.experts.warm(one, should_stop)
+                    if not n:
+                        cards.settle()  # the layer's few slots in memory may all be lent
+                        n = self.experts.warm(one, should_stop)
+                    n_read += n
+                cards.place(key)
+            cards.settle()
+        return n_read
 
     def end_step(self) -> None:
         """A forward has ended: the moment to copy experts to cards."""

@@ -181,7 +181,7 @@ class ExpertCache(Generic[T]):
         """
         self._end_open()
         self._loader.reap()
-        order = _by_rank({layer: experts[: self._slots.tables[layer].n_slots] for layer, experts in wanted.items()})
+        order = by_rank({layer: experts[: self._slots.tables[layer].n_slots] for layer, experts in wanted.items()})
         keep = frozenset(order)
         under_way: list[ExpertId] = []
         n_read = 0
@@ -214,9 +214,10 @@ class ExpertCache(Generic[T]):
         place = self._slots.find(key)
         if place is None or key not in self:
             return None
+        content = self._loader.content(key, place)
         place.table.pin(place.slot)
         self._lent[key] = place
-        return self._loader.content(key, place)
+        return content
 
     def take_back(self, key: ExpertId) -> None:
         """What was lent is no longer needed."""
@@ -364,7 +365,7 @@ class ExpertCache(Generic[T]):
             )
 
 
-def _by_rank(wanted: Mapping[int, Sequence[int]]) -> list[ExpertId]:
+def by_rank(wanted: Mapping[int, Sequence[int]]) -> list[ExpertId]:
     """First choices of every layer, then second ones, and so on."""
     depth = max(map(len, wanted.values()), default=0)
     return [

@@ -77,6 +77,11 @@ class CardBooks:
         return sum(map(len, self._held.values()))
 
     @property
+    def n_taken(self) -> int:
+        """Experts that are there or on their way."""
+        return self.n_held + len(self._coming)
+
+    @property
     def n_slots(self) -> int:
         """Room of all layers."""
         return sum(self._n_slots.values())

@@ -37,8 +37,8 @@ class Card:
     Attributes:
         device: Where its tensors are.
         name: For people.
-        on_full: Told when there was no memory for a computation, before `CardFull` is raised: gives experts up, so that
-            what is asked for next fits.
+        on_full: Told when there was no memory for a computation, before `CardFull` is raised: gives experts up, and
+            serves none from here until the step has ended.
     """
 
     def __init__(self, device: torch.device, name: str = "") -> None:

@@ -80,6 +80,8 @@ class CardTiers:
         self._served = [0] * len(self._cards)
         self._copied = [0] * len(self._cards)
         self._full = [False] * len(self._cards)
+        self._resting: set[int] = set()
+        """Cards without memory for a computation of this step, whose experts are served elsewhere until its end."""
         self._copies: list[_Copy] = []
         self._copier = ThreadPoolExecutor(1, "copies to cards")
         for index, slots in enumerate(self._cards):
@@ -91,7 +93,7 @@ class CardTiers:
         served: list[tuple[int, ExpertWeights]] = []
         rest = list(experts)
         for index, slots in enumerate(self._cards):
-            found = slots.held(layer, rest)
+            found = {} if index in self._resting else slots.held(layer, rest)
             if found:
                 self._served[index] += len(found)
                 served += found.items()
@@ -100,11 +102,26 @@ class CardTiers:
 
     def end_step(self) -> None:
         """A forward has ended: take in the copies that have ended too, and begin others."""
+        self._resting.clear()
         self._take_in()
         room = self._most - len(self._copies)
         books = [slots.books for slots in self._cards]
         for index, promotion in self._promoter.after_step(books, room, lambda key: key in self._cache):
             self._begin(index, promotion)
+
+    def room(self, layer: int) -> int:
+        """Free slots of a layer, on all cards."""
+        return sum(max(0, slots.books.room(layer)) for slots in self._cards)
+
+    def holds(self, key: ExpertId) -> bool:
+        """Is the expert on a card, or on its way to one?"""
+        return any(key in slots.books or slots.books.is_coming(key) for slots in self._cards)
+
+    def place(self, key: ExpertId) -> bool:
+        """Begin to copy an expert that is in memory into a free slot; False when there is none, or it is not."""
+        free = (index for index, slots in enumerate(self._cards) if slots.books.room(key.layer) > 0)
+        index = next(free, None)
+        return index is not None and not self.holds(key) and self._begin(index, Promotion(key, None))
 
     def settle(self) -> None:
         """Wait for the copies under way: nothing is lent afterwards."""
@@ -140,22 +157,24 @@ class CardTiers:
         self.clear()
         self._copier.shutdown()
 
-    def _begin(self, index: int, promotion: Promotion) -> None:
+    def _begin(self, index: int, promotion: Promotion) -> bool:
+        """Begin a copy; False when the expert is not in memory, or the card has no more."""
         slots = self._cards[index]
         try:
             source = self._cache.lend(promotion.key)
         except FormatError:  # read ahead and damaged: whoever asks for it is told
-            return
+            return False
         if source is None:
-            return
+            return False
         try:
             parts, starts, piece = slots.reserve(promotion, source)
         except torch.OutOfMemoryError:
             self._cache.take_back(promotion.key)
-            self._note_full(index, slots.books.n_held)
-            return
+            self._note_full(index, slots.books.n_taken)
+            return False
         future = self._copier.submit(slots.card.copy_in, parts, starts, piece)
         self._copies.append(_Copy(index, promotion.key, source, future))
+        return True
 
     def _take_in(self, *, wait: bool = False) -> None:
         """Take in copies that have ended, oldest first; the first of them in any case when `wait`."""
@@ -166,7 +185,7 @@ class CardTiers:
                 copy.future.result()
             except torch.OutOfMemoryError:
                 slots.failed(copy.key)
-                self._note_full(copy.card, slots.books.n_held)
+                self._note_full(copy.card, slots.books.n_taken)
             else:
                 slots.arrived(copy.key, copy.source)
                 self._copied[copy.card] += 1
@@ -174,9 +193,10 @@ class CardTiers:
                 self._cache.take_back(copy.key)
 
     def _make_room(self, index: int) -> None:
-        """A card had no memory for a computation: some experts go, the rest of this request is served elsewhere."""
-        held = self._cards[index].books.n_held
-        self._note_full(index, held - max(1, held // _GIVEN_UP_SHARE))
+        """A card had no memory for a computation: some experts go, and the step goes on without it."""
+        self._resting.add(index)
+        n_taken = self._cards[index].books.n_taken
+        self._note_full(index, n_taken - max(1, n_taken // _GIVEN_UP_SHARE))
 
     def _note_full(self, index: int, n_slots: int) -> None:
         slots = self._cards[index]

@@ -1,0 +1,189 @@
+"""Where an expert lies never shows in what is said; cards that run out of memory; copies that never disturb a step.
+
+On the processor a tier computes by the same kernels, so what is compared is every bit. On the made-up card torch
+computes, so tokens are compared, and values to tolerance: that is also what a real card can promise.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.errors import Stopped
+from engine.model import Model
+from engine.tiers.card import Card
+from storage.ids import ExpertId
+from tests.engine.made_up_card import DEVICE, OnCard, made_up_card
+from tests.engine.tiering import EVERYTHING, PROMPT, SPREADS, Said, Spread, greedy, spread_model
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_model: Model) -> Said:
+    """What is said with every expert in memory and no card."""
+    return greedy(tiny_model)
+
+
+def equal(one: Said, other: Said) -> bool:
+    return one.tokens == other.tokens and all(map(torch.equal, one.logits, other.logits))
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_where_an_expert_lies_never_shows(name: str, tiny_model: Model, plain: Said) -> None:
+    spread = SPREADS[name]
+    with spread_model(tiny_model, spread) as model:
+        said = greedy(model)
+        cards = model.streams.cards
+        served = [] if cards is None else [card.n_served for card in cards.figures()]
+        read = model.streams.experts.stats().total.n_misses
+    assert equal(said, plain)
+    assert all(served) and len(served) == len(spread.cards)
+    if name == "card only":
+        assert read == 0  # nothing was asked of memory
+
+
+def test_on_a_made_up_device_the_tokens_are_the_same(tiny_model: Model, plain: Said) -> None:
+    with made_up_card() as device:
+        with spread_model(tiny_model, replace(SPREADS["two cards"], device=DEVICE)) as model:
+            said = greedy(model, 3)
+            assert model.streams.cards is not None
+            assert all(card.n_served for card in model.streams.cards.figures())
+            assert device.live_bytes > 0
+        assert said.tokens == plain.tokens[:3]
+        for ours, theirs in zip(said.logits, plain.logits, strict=False):
+            assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+            assert not isinstance(ours, OnCard)
+
+
+def test_copies_are_bounded_and_go_on_until_the_card_is_full(tiny_model: Model) -> None:
+    expert = sum(view.nbytes for view in _tensors(tiny_model))
+    with spread_model(tiny_model, Spread(memory=16, cards=(2,), step_bytes=3 * expert)) as model:
+        assert model.streams.cards is not None
+        copied = [0]
+        state = model.new_state()
+        for token in PROMPT:
+            state.commit(model.forward(state, [token], "decode").step)
+            model.streams.cards.settle()
+            (figures,) = model.streams.cards.figures()
+            copied.append(figures.n_copied)
+            assert figures.n_held <= 16
+        assert max(after - before for before, after in pairwise(copied)) == 3
+        assert figures.n_held == 16  # two of each of the eight layers
+
+
+def test_a_card_that_runs_full_keeps_what_fits_and_says_so_once(tiny_model: Model, plain: Said) -> None:
+    notices: deque[str] = deque()
+    with made_up_card() as device, spread_model(tiny_model, Spread(cards=(16,), device=DEVICE), notices) as model:
+        device.capacity_bytes = 2_000_000
+        said = greedy(model)
+        assert model.streams.cards is not None
+        (figures,) = model.streams.cards.figures()
+        assert device.live_bytes <= 2_000_000
+    assert said.tokens == plain.tokens
+    assert 0 < figures.n_slots < figures.n_planned == 128
+    (notice,) = (text for text in notices if "card 0" in text)
+    assert "computed by the processor" in notice
+
+
+def test_a_card_without_memory_for_a_computation_gives_experts_up(
+    tiny_model: Model, plain: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fifth transfer of rows fails, as on a real card when others took its memory."""
+    calls = 0
+    put = Card.put
+
+    def failing(self: Card, x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls % 5 == 0:
+            raise torch.OutOfMemoryError("made up")
+        return put(self, x)
+
+    monkeypatch.setattr(Card, "put", failing)
+    notices: deque[str] = deque()
+    with spread_model(tiny_model, SPREADS["large card, tiny memory"], notices) as model:
+        said = greedy(model)
+        assert model.streams.cards is not None
+        (figures,) = model.streams.cards.figures()
+    assert equal(said, plain)
+    assert figures.n_slots < figures.n_planned and figures.n_served > 0
+    assert sum("card 0" in text for text in notices) == 1
+
+
+def test_a_stop_in_the_middle_leaves_both_tiers_whole(tiny_model: Model, plain: Said) -> None:
+    with spread_model(tiny_model, Spread(memory=3, cards=(3,))) as model:
+        for stop_after in (3, 8, 17, 29):
+            asked = 0
+
+            def should_stop(limit: int = stop_after) -> bool:
+                nonlocal asked
+                asked += 1
+                return asked > limit
+
+            state = model.new_state()
+            with pytest.raises(Stopped):
+                for token in PROMPT:
+                    state.commit(model.forward(state, [token], "decode", should_stop=should_stop).step)
+            for table in model.streams.experts._slots.tables.values():
+                table.check()
+        assert equal(greedy(model), plain)
+        assert model.streams.cards is not None
+        model.streams.cards.settle()
+        for table in model.streams.experts._slots.tables.values():
+            assert not any(table._pins)  # nothing is lent, nothing in use
+
+
+def test_a_card_shrinks_between_two_requests_and_never_shows_it(tiny_model: Model, plain: Said) -> None:
+    """As when others take its memory: the observer looks in the middle of a forward, before a layer is served."""
+    with spread_model(tiny_model, SPREADS["card only"]) as model:
+        cards = model.streams.cards
+        assert cards is not None
+        sizes: list[int] = []
+
+        def shrink(layer: int, experts: Sequence[int], phase: str) -> None:
+            (figures,) = cards.figures()
+            cards.resize(0, figures.n_slots - 1)
+            sizes.append(cards.figures()[0].n_held)
+
+        model.streams.experts._observers = (shrink,)
+        assert equal(greedy(model), plain)
+    assert sizes[0] <= 127 and sizes[-1] < sizes[0]
+
+
+def test_observers_are_told_of_the_whole_request(tiny_model: Model) -> None:
+    """The usage profile and traces know what was asked for, wherever it was served."""
+    seen: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    for name in ("memory only", "card only"):
+        with spread_model(tiny_model, SPREADS[name]) as model:
+            told = seen[name] = []
+
+            def note(
+                layer: int, experts: Sequence[int], phase: str, told: list[tuple[int, tuple[int, ...]]] = told
+            ) -> None:
+                told.append((layer, tuple(experts)))
+
+            model.streams.experts._observers = (note,)
+            greedy(model, 2)
+    assert seen["memory only"] == seen["card only"] and len(seen["card only"]) == 4 * 8
+
+
+def test_warming_fills_cards_first_and_memory_with_the_next(tiny_model: Model) -> None:
+    with spread_model(tiny_model, Spread(memory=3, cards=(4,))) as model:
+        wanted = {layer: list(reversed(range(n))) for layer, n in EVERYTHING.items()}
+        n_read = model.streams.warm(wanted, lambda: False)
+        cards = model.streams.cards
+        assert cards is not None
+        for layer in EVERYTHING:
+            assert all(cards.holds(ExpertId(layer, expert)) for expert in (15, 14, 13, 12))
+            assert not any(cards.holds(ExpertId(layer, expert)) for expert in range(12))
+            assert {expert for expert in range(16) if ExpertId(layer, expert) in model.streams.experts} == {11, 10, 9}
+        assert n_read == 8 * 7
+
+
+def _tensors(model: Model) -> list[Tensor]:
+    (wave,) = model.streams.experts.waves(0, [0], phase="decode")
+    weights = wave.experts[0].content
+    return [part for m in (weights.w1, weights.w2, weights.w3) for part in (m.weight, m.scale) if part is not None]
