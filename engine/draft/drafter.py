@@ -95,6 +95,7 @@ class Drafter:
         room = most_drafts(state, min(room, self._most))
         if room == 0:
             return ()
+        self._catch_up(state)
         try:
             proposal = self._source.propose(state, token, room, choose, should_stop)
         except Stopped:
@@ -138,6 +139,16 @@ class Drafter:
         if pause is not None:
             self._tally.pause(pause)
             self._cap = min(_FIRST_DRAFTS, self._most)
+
+    def _catch_up(self, state: State) -> None:
+        """Make the keys that were put off while nothing was drafted: once, so it is no part of a round's price."""
+        if state.draft is None or state.draft.n_waiting <= self._most + 1:
+            return
+        state.draft.catch_up()
+        began, self._began = self._began, self._clock()
+        self._proposed = self._began
+        if self._costs.n_plain:
+            self._guard.spent((self._began - began) / self._costs.plain_s)
 
     def _goes_plain(self) -> bool:
         """Whether the next token is decoded by itself: while paused, and now and then for its price."""

@@ -1,9 +1,10 @@
 """When to draft and when not: the guard compares what a token costs with drafts and without, and stops what loses.
 
 Losses are counted in plain tokens and forgotten as far as they are made up for, so a bad sentence is borne and a bad
-text is not. A pause is followed by a trial that is given less; each trial that fails makes the next pause four times as
-long, so a head that never agrees costs a few tokens in hundreds, and nothing swings. A trial is passed only by a clear
-gain, which is the hysteresis: what is merely even stays as it is.
+text is not. A pause is followed by a trial that is given less, and is passed only by a clear gain, which is the
+hysteresis: what is merely even stays as it is. Beyond a small credit, which gains fill up again, a pause lasts until
+what was lost is a few tokens in a thousand. So a head that never agrees costs no more than that share, where a trial is
+cheap one comes soon, and a text that begins to be predictable has its drafts back within hundreds of tokens.
 
 The one thing a reader would get wrong: acceptance alone says little. Two in five may pay where the experts are in
 memory, and four in five may not where every draft is another read. It decides only while the prices are not known, and
@@ -19,20 +20,28 @@ WINDOW_DRAFTS = 10
 PAUSE_TOKENS = 64
 """The first pause."""
 
-LONGEST_PAUSE_TOKENS = 4096
+LONGEST_PAUSE_TOKENS = 1024
 
-_PAUSE_GROWTH = 4
+FIRST_CREDIT = 3.0
+MOST_CREDIT = 6.0
+"""Plain tokens that may be lost for a pause of `PAUSE_TOKENS`: at first, and once drafting has gained enough."""
+
+LOSS_SHARE = 0.004
+"""Of all tokens so many may be lost beyond the credit."""
+
 _MOST_LOST = 2.5
 _MOST_LOST_ROUNDS = 1.5
 """Drafting may be behind by so many plain tokens, or by what so many useless rounds of the present size lose: one alone
 is bad luck.
 """
+_PROVEN = 8.0
+"""Plain tokens ahead from which on a stretch is borne twice as long: two bad rounds in a row come to every good head,
+and a pause costs it more than they did.
+"""
 _MOST_LOST_IN_TRIAL = 1.0
 _GAIN_TO_PASS = 1.0
 """Plain tokens that a trial must be ahead to end well, after `_TRIAL_ROUNDS` at the latest."""
 _TRIAL_ROUNDS = 4
-_GAIN_TO_FORGIVE = 16.0
-"""Plain tokens ahead since a trial after which its pause is forgotten: the next one is short again."""
 _CLEAR_GAIN = 1.03
 """Plain cost over drafting cost above which a low accepted share is no reason to stop."""
 
@@ -94,7 +103,7 @@ class Guard:
     def __init__(self, min_accept: float) -> None:
         self._min_accept = min_accept
         self._left = 0
-        self._next_pause = PAUSE_TOKENS
+        self._credit = FIRST_CREDIT
         self._stretch = _Stretch(trial=False)
 
     @property
@@ -119,6 +128,10 @@ class Guard:
             if not self._left:
                 self._stretch = _Stretch(trial=True)
 
+    def spent(self, n_tokens: float) -> None:
+        """What drafting cost beside its rounds, in plain tokens. No reason to stop, but the next pause is as long."""
+        self._credit -= n_tokens
+
     def round(self, n_drafts: int, n_right: int, n_tokens: int, seconds: float, plain_s: float) -> Pause | None:
         """Take in a round that gave `n_tokens`; `plain_s` is 0 while a plain token's cost is not known.
 
@@ -128,16 +141,15 @@ class Guard:
         now.outcomes.extend([True] * n_right + [False] * (n_drafts - n_right))
         now.rounds += 1
         now.unpriced.append((n_tokens, seconds))
+        ahead = now.ahead
         while plain_s and now.unpriced:
             now.add(*now.unpriced.pop(0), plain_s)
-        if now.ahead >= _GAIN_TO_FORGIVE:
-            self._next_pause = PAUSE_TOKENS
+        self._credit = min(MOST_CREDIT, self._credit + now.ahead - ahead)
         reason = self._objection()
         if reason:
-            pause = Pause(tokens=self._next_pause, reason=reason)
-            self._left = self._next_pause
-            self._next_pause = min(self._next_pause * _PAUSE_GROWTH, LONGEST_PAUSE_TOKENS)
-            return pause
+            self._left = round(min(max(PAUSE_TOKENS, -self._credit / LOSS_SHARE), LONGEST_PAUSE_TOKENS))
+            self._credit = min(FIRST_CREDIT, self._credit + self._left * LOSS_SHARE)
+            return Pause(tokens=self._left, reason=reason)
         now.trial = now.trial and now.rounds < _TRIAL_ROUNDS
         return None
 
@@ -154,4 +166,7 @@ class Guard:
     @property
     def _limit(self) -> float:
         now = self._stretch
-        return _MOST_LOST_IN_TRIAL if now.trial else max(_MOST_LOST, _MOST_LOST_ROUNDS * now.useless_round)
+        if now.trial:
+            return _MOST_LOST_IN_TRIAL
+        limit = max(_MOST_LOST, _MOST_LOST_ROUNDS * now.useless_round)
+        return 2 * limit if now.ahead + now.lost >= _PROVEN else limit

@@ -47,8 +47,13 @@ class Seen:
     differences: list[str] = field(default_factory=list)
 
 
-def replay(model: Model, known: Sequential, source: DraftSource, sampler: Sampler, seen: Seen, what: str) -> None:
-    """Decode in blocks, holding every committed row and every state to the sequential ones."""
+def replay(
+    model: Model, known: Sequential, source: DraftSource, sampler: Sampler, seen: Seen, what: str, *, every: int = 1
+) -> None:
+    """Decode in blocks, holding every committed row and the state behind every so many to the sequential ones.
+
+    Who looks at a state has its draft keys made: of all rounds at once that came since somebody looked last.
+    """
     state, logits = prefilled(model, known.prompt)
     said = [sampler.draw(logits, state.n_tokens)]
 
@@ -64,7 +69,8 @@ def replay(model: Model, known: Sequential, source: DraftSource, sampler: Sample
         state.commit(verified.step, len(verified.tokens))
         said += verified.tokens
         seen.accepted[verified.n_right] += 1
-        seen.differences += [f"{what}: {name} behind {state.n_tokens}" for name in known.differences(state)]
+        if sum(seen.accepted.values()) % every == 0 or len(said) == len(known.tokens):
+            seen.differences += [f"{what}: {name} behind {state.n_tokens}" for name in known.differences(state)]
         if verified.n_right < len(drafts):
             config = model.config
             seen.rejected_after["open" if state.n_tokens % 2 else "closed"] += 1
@@ -82,6 +88,7 @@ def run(model: Model, prompt: list[int], name: str, seen: Seen, *, whole: bool) 
         replay(model, known, Forced(known, vocab_size, lambda r, shift=shift: (r + shift) % 6), GREEDY, seen, name)
     if not whole:
         return
+    replay(model, known, Forced(known, vocab_size, lambda r: r % 3), GREEDY, seen, f"{name}, keys made late", every=9)
     if model.head is not None:
         replay(model, known, model.head, GREEDY, seen, f"{name}, own drafts")
     known = Sequential.of(model, prompt, N_TOKENS, WARM)
