@@ -68,7 +68,13 @@ def forecast(planned: Planned, stats: TurnStats, *, warm: bool) -> TurnForecast:
     rows = 1.0 + (drafts.drafted / n if drafts is not None and n else 0.0)
     return TurnForecast(
         prompt=predictor.prompt(read, after_tokens=stats.reused_tokens, cold=not warm) if read else None,
-        answer=predictor.answer(n, rows=rows, after_tokens=stats.prompt_tokens, fresh_rows=None if warm else read),
+        answer=predictor.answer(
+            n,
+            rows=rows,
+            after_tokens=stats.prompt_tokens,
+            fresh_rows=None if warm else read,
+            n_rounds=drafts.rounds if drafts is not None else 0,
+        ),
     )
 
 

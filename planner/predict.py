@@ -1,11 +1,12 @@
 """What a plan is expected to do: seconds a token, phase by phase, and how often an expert is in memory.
 
-Every phase is bytes over a rate, or multiply-adds over a rate where many rows share the bytes. Reads of a decode step
-are waited for; those of a prompt run while experts are multiplied, so only what is longer counts. The one thing a
-reader would get wrong: a short answer from a cold start misses far more than the warm rate says, and is predicted so.
+Every phase is bytes over a rate, or multiply-adds over a rate where that takes longer, as many rows share the bytes.
+Reads of a decode step are waited for; those of a prompt run while experts are multiplied, so only what is longer
+counts. The one thing a reader would get wrong: a short answer from a cold start misses far more than the warm rate
+says, and is predicted so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.facts import MachineFacts
@@ -16,6 +17,7 @@ from planner.plan import Plan
 LAYER_S = 0.0006
 """Of a forward, beside the arithmetic: Python between the calls, for each layer."""
 WAITING = "waiting for drives"
+DRAFTING = "draft"
 AT_TOKENS = 2_000
 """Positions of the conversation a figure is given for when nobody says."""
 
@@ -25,7 +27,7 @@ class Phase:
     """One thing that takes time."""
 
     name: str
-    """"trunk", "experts", "head", "attention", "waiting for drives", "other"."""
+    """"trunk", "experts", "head", "attention", "waiting for drives", "draft", "other"."""
     seconds: float
     n_bytes: int = 0
     """Read from memory, or from drives."""
@@ -52,8 +54,8 @@ class Forecast:
 
     @property
     def arithmetic_s(self) -> float:
-        """All phases but the waiting."""
-        return sum(phase.seconds for phase in self.phases if phase.name != WAITING)
+        """All phases but the waiting and the draft head, which waits for reads of its own."""
+        return sum(phase.seconds for phase in self.phases if phase.name not in (WAITING, DRAFTING))
 
     @property
     def tokens_s(self) -> float:
@@ -64,42 +66,45 @@ class Forecast:
 class Predictor:
     """Forecasts for one plan.
 
-    `laws` are each layer's, by `solve.popularity`; a decode step goes through the backbone's layers only.
+    `laws` are each layer's, by `solve.popularity`; a forward goes through the backbone's layers, a round of drafts
+    through the stages behind them.
     """
 
     def __init__(self, facts: MachineFacts, footprint: Footprint, plan: Plan, laws: Mapping[int, Popularity]) -> None:
         self._facts = facts
         self._model = footprint
         self._plan = plan
-        self._laws = {layer: laws[layer] for layer in range(footprint.config.n_layers)}
+        n_layers = footprint.config.n_layers
+        self._laws = {layer: laws[layer] for layer in range(n_layers)}
+        self._stages = {layer: law for layer, law in laws.items() if layer >= n_layers}
         self._drives_bytes_s = max(1.0, sum(drive.rate_bytes_s for drive in facts.drives))
 
     def answer(
-        self, n_forwards: int, *, rows: float = 1.0, after_tokens: int = AT_TOKENS, fresh_rows: int | None = None
+        self,
+        n_forwards: int,
+        *,
+        rows: float = 1.0,
+        after_tokens: int = AT_TOKENS,
+        fresh_rows: int | None = None,
+        n_rounds: int = 0,
     ) -> Forecast:
-        """So many decode forwards behind `after_tokens`, each of a token and the drafts it verifies: `rows` in all.
+        """So many decode forwards behind `after_tokens`, each of a token and the drafts it verifies: `rows` in all; and
+        `n_rounds` times the draft head.
 
         Slots are warm, unless `fresh_rows` says that they were empty when a prompt of so many rows was read.
         """
-        model, rates = self._model, self._facts.rates
         asked = hits = 0.0
         for layer, law in self._laws.items():
             slots, wanted = self._slots(layer), law.distinct(rows)
             share = law.hits(slots) if fresh_rows is None else law.hits_after(slots, fresh_rows, max(1, n_forwards))
             asked += wanted
             hits += wanted * share
-        read = (asked - hits) * model.expert_bytes
-        experts = asked * model.expert_bytes
-        once = [
-            self._weights("trunk", model.trunk),
-            Phase(name="experts", seconds=experts / rates.fp4_bytes_s, n_bytes=round(experts)),
-            self._weights("head", model.head),
-            self._attention(rows, after_tokens + n_forwards // 2),
-            Phase(name="other", seconds=LAYER_S * len(model.layers)),
-        ]
-        once = _scaled(once, rates.answer_factor)
+        read = (asked - hits) * self._model.expert_bytes
+        once = self._forward(rows, asked, after_tokens + n_forwards // 2, head_rows=rows)
+        once = _scaled(once, self._facts.rates.answer_factor)
         once.append(Phase(name=WAITING, seconds=read / self._drives_bytes_s, n_bytes=round(read)))
-        return _times(n_forwards, once, asked, hits / asked if asked else 1.0, round(read))
+        answer = _times(n_forwards, once, asked, hits / asked if asked else 1.0, round(read))
+        return answer if not n_rounds else self._with_drafts(answer, n_rounds, is_fresh=fresh_rows is not None)
 
     def prompt(self, n_tokens: int, *, after_tokens: int = 0, cold: bool = True) -> Forecast:
         """Reading so many tokens, in chunks of the plan's size, from empty slots or warm ones."""
@@ -123,38 +128,81 @@ class Predictor:
 
     def _chunk(self, rows: int, after_tokens: int, filled: bool) -> tuple[Sequence[Phase], float, float]:
         """One chunk: its phases, the distinct experts it asks for and those in memory."""
-        model, rates, config = self._model, self._facts.rates, self._model.config
         asked = hits = 0.0
         for layer, law in self._laws.items():
             distinct = law.distinct(rows)
             asked += distinct
             # A chunk that wants nearly everything finds what is there; one that wants little finds the popular part.
             hits += min(self._slots(layer), distinct * max(law.hits(self._slots(layer)), 0.0)) if filled else 0.0
-        experts_bytes = asked * model.expert_bytes
-        multiply_adds = rows * sum(law.n_used for law in self._laws.values()) * 3 * config.dim * config.moe_inter_dim
-        experts_s = max(experts_bytes / rates.fp4_bytes_s, multiply_adds / rates.multiply_adds_s)
-        trunk = self._weights("trunk", model.trunk)
-        trunk_adds = rows * (model.trunk.fp8_bytes + model.trunk.plain_bytes / 2)
-        trunk_s = max(trunk.seconds, trunk_adds / rates.multiply_adds_s)
-        reads_s = (asked - hits) * model.expert_bytes / self._drives_bytes_s
-        phases = [
-            Phase(name="trunk", seconds=trunk_s, n_bytes=trunk.n_bytes),
-            Phase(name="experts", seconds=experts_s, n_bytes=round(experts_bytes)),
-            self._weights("head", model.head),
-            self._attention(rows, after_tokens + rows // 2),
+        read = (asked - hits) * self._model.expert_bytes
+        phases = self._forward(rows, asked, after_tokens + rows // 2, head_rows=1)
+        phases = _scaled(phases, self._facts.rates.prompt_factor)
+        experts_s = sum(phase.seconds for phase in phases if phase.name == "experts")
+        waited_s = max(0.0, read / self._drives_bytes_s - experts_s)
+        phases.append(Phase(name=WAITING, seconds=waited_s, n_bytes=round(read)))
+        return phases, asked, hits
+
+    def _forward(self, rows: float, n_asked: float, at_tokens: int, *, head_rows: float) -> list[Phase]:
+        """The arithmetic of one forward that asks for so many experts; `head_rows` of its rows are drawn from."""
+        model = self._model
+        return [
+            self._weights("trunk", model.trunk, rows),
+            self._experts(rows, n_asked, self._laws.values()),
+            self._weights("head", model.head, head_rows),
+            self._attention(rows, at_tokens),
             Phase(name="other", seconds=LAYER_S * len(model.layers)),
         ]
-        phases = _scaled(phases, rates.prompt_factor)
-        waited_s = max(0.0, reads_s - rates.prompt_factor * experts_s)
-        phases.append(Phase(name=WAITING, seconds=waited_s, n_bytes=round((asked - hits) * model.expert_bytes)))
-        return phases, asked, hits
+
+    def _with_drafts(self, answer: Forecast, n_rounds: int, *, is_fresh: bool) -> Forecast:
+        """The same with so many rounds of the draft head: a whole block through its stages, and the output layer.
+
+        A prompt asks for none of its experts.
+        """
+        model, block = self._model, self._model.config.dspark_block_size
+        asked = hits = 0.0
+        for layer, law in self._stages.items():
+            slots, wanted = self._slots(layer), law.distinct(block)
+            asked += wanted
+            hits += wanted * (law.hits_after(slots, 0, n_rounds) if is_fresh else law.hits(slots))
+        read = (asked - hits) * model.expert_bytes
+        parts = [
+            self._weights(DRAFTING, model.draft, block),
+            self._weights(DRAFTING, model.head, block),
+            self._experts(block, asked, self._stages.values()),
+        ]
+        arithmetic_s = self._facts.rates.answer_factor * sum(part.seconds for part in parts)
+        drafted = Phase(
+            name=DRAFTING,
+            seconds=n_rounds * (arithmetic_s + read / self._drives_bytes_s),
+            n_bytes=n_rounds * sum(part.n_bytes for part in parts),
+        )
+        n_asked = answer.n_asked + n_rounds * asked
+        n_hits = answer.n_asked * answer.hit_rate + n_rounds * hits
+        return replace(
+            answer,
+            phases=(*answer.phases, drafted),
+            n_asked=n_asked,
+            hit_rate=n_hits / n_asked if n_asked else 1.0,
+            read_bytes=answer.read_bytes + round(n_rounds * read),
+        )
+
+    def _experts(self, rows: float, n_asked: float, laws: Iterable[Popularity]) -> Phase:
+        """Multiplying rows by so many distinct experts."""
+        config, rates = self._model.config, self._facts.rates
+        n_bytes = n_asked * self._model.expert_bytes
+        multiply_adds = rows * sum(law.n_used for law in laws) * 3 * config.dim * config.moe_inter_dim
+        seconds = max(n_bytes / rates.fp4_bytes_s, multiply_adds / rates.multiply_adds_s)
+        return Phase(name="experts", seconds=seconds, n_bytes=round(n_bytes))
 
     def _slots(self, layer: int) -> int:
         return self._plan.slots[layer] + sum(card.slots.get(layer, 0) for card in self._plan.cards)
 
-    def _weights(self, name: str, weights: Weights) -> Phase:
+    def _weights(self, name: str, weights: Weights, rows: float) -> Phase:
+        """Multiplying rows by resident weights."""
         rates = self._facts.rates
-        seconds = weights.fp8_bytes / rates.fp8_bytes_s + weights.plain_bytes / rates.plain_bytes_s
+        read_s = weights.fp8_bytes / rates.fp8_bytes_s + weights.plain_bytes / rates.plain_bytes_s
+        multiply_adds = rows * (weights.fp8_bytes + weights.plain_bytes / 2)
+        seconds = max(read_s, multiply_adds / rates.multiply_adds_s)
         return Phase(name=name, seconds=seconds, n_bytes=weights.n_bytes)
 
     def _attention(self, rows: float, at_tokens: int) -> Phase:

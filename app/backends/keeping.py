@@ -103,7 +103,7 @@ class Keeper:
             save_run(self._runs, compare(expected, stats, memory, warm=self._warm, model=self._model))
         rates = self.planned.facts.rates
         answer_s, prompt_s = _arithmetic_s(stats, "decode"), _arithmetic_s(stats, "prefill")
-        long = expected.answer.n_tokens >= LEAST_FORWARDS and stats.draft is None
+        long = expected.answer.n_tokens >= LEAST_FORWARDS
         self._book.note_factors(
             answer=rates.answer_factor * answer_s / expected.answer.arithmetic_s if answer_s and long else None,
             prompt=rates.prompt_factor * prompt_s / expected.prompt.arithmetic_s
@@ -123,5 +123,6 @@ class Keeper:
 
 
 def _arithmetic_s(stats: TurnStats, work: Phase) -> float:
-    """What reading the prompt or decoding took beside waiting for drives."""
-    return sum(part.seconds for part in stats.phases if part.work == work and part.phase != "expert_reads")
+    """What reading the prompt or decoding took beside waiting for drives and drafting, which is no measure of it."""
+    parts = (part for part in stats.phases if part.phase not in ("expert_reads", "draft"))
+    return sum(part.seconds for part in parts if part.work == work)
