@@ -34,7 +34,7 @@ def attention(
     """
     low_rank, query = queries(x, weights, step.positions, config, freq, numerics)
     keys = window_keys(x, weights, step.positions, config, freq, numerics)
-    state.stage_window(step, layer, keys)
+    window = state.stage_window(step, layer, keys)  # [<W + T, hd] by position
     ratio = config.ratio(layer)
     if ratio:
         if weights.compressor is not None:
@@ -44,8 +44,6 @@ def attention(
             clock.lap("attention")
             step.selection = select(x, low_rank, weights.indexer, layer, state, step, config, freq, numerics)
             clock.lap("indexer", stored_bytes(weights.indexer))
-    window = torch.cat((state.window_before(step, layer), keys))  # [<W + T, hd] by position
-    out = torch.empty_like(query)
     latents, selection = None, None
     if ratio:
         assert step.selection is not None, "verified configs put an index source before every reader"
@@ -55,6 +53,7 @@ def attention(
     if kernels is not None:
         out = kernels.attend(query, window, config.window_size, latents, selection, weights.sink)
         return project_out(out, weights, step.positions, config, freq, numerics)
+    out = torch.empty_like(query)
     n_keys = config.window_size + (selection.shape[1] if selection is not None else 0)
     block = max(1, _GATHER_BYTES // (4 * n_keys * config.head_dim))
     for row in range(0, step.n_rows, block):
@@ -129,7 +128,7 @@ def _gather(
     keys, valid = window[index.clamp_min(0)], index >= 0
     if latents is not None and selection is not None and selection.shape[1]:
         chosen = selection[rows]
-        keys = torch.cat((keys, latents[chosen.clamp_min(0)]), dim=1)
+        keys = torch.cat((keys, latents[chosen.clamp_min(0)].to(keys.dtype)), dim=1)
         valid = torch.cat((valid, chosen >= 0), dim=1)
     return keys, valid
 

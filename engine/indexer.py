@@ -73,7 +73,7 @@ def select(
         if owners[row] != NO_OWNER:
             rows = slice(row, stop)
             n = max(counts[rows])
-            keys = state.sources[owners[row]].keys.upto(n)  # [n, di]
+            keys = state.sources[owners[row]].keys.upto(n).to(torch.float32)  # [n, di]
             scores = _scores(queries[rows], head_weight[rows], keys, numerics)  # [R, n]
             visible = torch.tensor(counts[rows])  # [R]
             if makes_candidates:

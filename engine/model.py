@@ -176,7 +176,10 @@ class Model:
 
     def new_state(self) -> State:
         """An empty conversation."""
-        return State(self.config, self.index_owner, drafts=None if self.head is None else self.head.project)
+        return State(
+            self.config, self.index_owner, drafts=None if self.head is None else self.head.project,
+            dtype=self.numerics.cached,
+        )  # fmt: skip
 
     def forward(
         self,

@@ -44,6 +44,10 @@ class Numerics:
     """A compressed key after rotation."""
     index: Callable[[Tensor], Tensor]
     """An index query or key after rotation."""
+    cached: torch.dtype
+    """What window keys, compressed keys and index keys are stored as. `reference` has rounded them to values that
+    bfloat16 holds, so half the memory loses nothing; in `exact`, where nothing is rounded, anything but float32 would.
+    """
     on_card: bool = False
     """For tensors of a card, which the native kernels cannot read."""
 
@@ -67,6 +71,7 @@ EXACT = Numerics(
     window_kv=_same,
     compressed_kv=_same,
     index=_same,
+    cached=torch.float32,
 )
 REFERENCE = Numerics(
     name="reference",
@@ -77,6 +82,7 @@ REFERENCE = Numerics(
     window_kv=lambda x: round_bf16(round_fp8(x)),
     compressed_kv=lambda x: round_bf16(round_fp4_e4m3(x)),
     index=lambda x: round_bf16(round_fp4(x)),
+    cached=torch.bfloat16,
 )
 
 NUMERICS: dict[NumericsName, Numerics] = {"exact": EXACT, "reference": REFERENCE}

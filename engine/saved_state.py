@@ -152,7 +152,8 @@ def _count(pieces: Iterator[Piece]) -> list[_Counts]:
         narrow = tuple(
             number
             for number, part in enumerate(_parts_of(piece, with_tail=tail is not None))
-            if part.dtype == torch.float32 and torch.equal(part.to(torch.bfloat16).float(), part)
+            if part.dtype == torch.bfloat16
+            or (part.dtype == torch.float32 and torch.equal(part.to(torch.bfloat16).float(), part))
         )
         draft_keys = None if tail is None or tail.draft is None else tail.draft.shape[1]
         counts.append(

@@ -1,8 +1,8 @@
-"""What a conversation carries between forwards: window rings, compressed KV, index keys, open groups, the slot, the
+"""What a conversation carries between forwards: windows, compressed KV, index keys, open groups, the slot, the
 ids.
 
 No weights. The one thing a reader would get wrong: a forward never overwrites state. It *stages* what it made (window
-keys apart from the ring, new groups behind the committed ones, waiting halves of open groups by row) and `commit(n)`
+keys and new groups behind the committed ones, waiting halves of open groups by row) and `commit(n)`
 takes the first n rows. A stopped forward is simply not committed, a rejected draft is a smaller n, and nothing has to
 be restored.
 
@@ -15,49 +15,23 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engine.caches import Growing, Window
 from engine.config import ModelConfig
 from engine.draft.rings import DraftRings, Project
 from engine.schedule import NO_OWNER, IndexOwner, Rule, Schedule, schedule
-
-_FIRST_CAPACITY = 64
 
 KINDS: Mapping[Rule, int] = {"prefill": 0, "decode": 1}
 """How a position's rule is noted in `State.kinds`."""
 
 
-class Growing:
-    """Rows of one width that are appended to and cut back; amortised growth, float32 [capacity, width]."""
-
-    def __init__(self, width: int) -> None:
-        self._rows = torch.empty((_FIRST_CAPACITY, width))
-
-    def write(self, first: int, rows: Tensor) -> None:
-        """Put rows [n, width] at index `first`, growing as needed."""
-        end = first + rows.shape[0]
-        if end > self._rows.shape[0]:
-            grown = torch.empty((max(end, self._rows.shape[0] * 3 // 2), self._rows.shape[1]))
-            grown[:first] = self._rows[:first]
-            self._rows = grown
-        self._rows[first:end] = rows
-
-    def upto(self, n: int) -> Tensor:
-        """The first n rows, a view [n, width]."""
-        return self._rows[:n]
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory it takes, rows to come included."""
-        return self._rows.nbytes
-
-
 class SourceCache:
     """What one KV source keeps: a latent and an index key per complete group, and the open group's waiting rows."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
         self.ratio = config.ratio(layer)
-        self.latents = Growing(config.head_dim)
+        self.latents = Growing(config.head_dim, dtype)
         """Compressed KV, rotated: one row per group."""
-        self.keys = Growing(config.index_head_dim)
+        self.keys = Growing(config.index_head_dim, dtype)
         """Index keys, rotated: one row per group."""
         self.open_values = torch.empty((self.ratio - 1, config.head_dim))
         """`compressor.wkv x` of the positions waiting in the open group; position p at row p % ratio."""
@@ -116,7 +90,6 @@ class Step:
     rule: Rule
     schedule: Schedule
     positions: Tensor  # [T] int64
-    windows: dict[int, StagedRows] = field(default_factory=dict)
     open_groups: dict[int, StagedRows] = field(default_factory=dict)
     draft_rows: StagedRows | None = None  # values [n, n_targets*D], with a draft head only
     marked: dict[int, Marked] = field(default_factory=dict)
@@ -145,19 +118,22 @@ class State:
     """
 
     def __init__(
-        self, config: ModelConfig, reading: IndexOwner = "published", *, drafts: Project | None = None
-    ) -> None:
-        """An empty one; `drafts` is how an open draft head makes its keys."""
+        self, config: ModelConfig, reading: IndexOwner = "published", *, drafts: Project | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        """An empty one; `drafts` is how an open draft head makes its keys, `dtype` what keys are stored as."""
         self.config = config
         self.reading: IndexOwner = reading
         self.tokens: list[int] = []
         self.kinds = bytearray()
         self.index_owner = NO_OWNER
-        self.windows = [torch.zeros((config.window_size, config.head_dim)) for _ in range(config.n_layers)]
-        self.sources = {layer: SourceCache(config, layer) for layer in config.kv_source_layers}
+        self.windows = [Window(config.window_size, config.head_dim, dtype) for _ in range(config.n_layers)]
+        self.sources = {layer: SourceCache(config, layer, dtype) for layer in config.kv_source_layers}
         self.draft = None if drafts is None else DraftRings(config, drafts)
         self.marks: frozenset[int] = frozenset()
         self.tails: dict[int, Tail] = {}
+        self._dtype = dtype
+        self._latest: Step | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -172,21 +148,19 @@ class State:
         step = Step(ids=list(ids), start=start, rule=rule, schedule=plan, positions=positions)
         if rule == "prefill":
             step.marked = {mark: Marked() for mark in sorted(self.marks) if start < mark < start + len(ids)}
+        self._latest = step
         return step
 
-    def window_before(self, step: Step, layer: int) -> Tensor:
-        """Window keys of the positions before the step that any of its rows may see, in order: [<W, hd]."""
-        size = self.config.window_size
-        positions = torch.arange(max(0, step.start - size + 1), step.start)
-        return self.windows[layer][positions % size]
+    def stage_window(self, step: Step, layer: int, keys: Tensor) -> Tensor:
+        """Keep the rows' window keys [T, hd] until commit; of a prefill only those that can survive it.
 
-    def stage_window(self, step: Step, layer: int, keys: Tensor) -> None:
-        """Keep the rows' window keys [T, hd] until commit; of a prefill only those that can survive it."""
-        first = max(0, step.n_rows - self.config.window_size) if step.rule == "prefill" else 0
-        step.windows[layer] = StagedRows(first, keys[first:].clone())
+        Result: the keys before the step that any of its rows may see, and then its own, [<W + T, hd] float32.
+        """
+        size = self.config.window_size
         for mark, marked in step.marked.items():
             row = mark - step.start
-            marked.windows[layer] = keys[max(0, row - self.config.window_size) : row].clone()
+            marked.windows[layer] = keys[max(0, row - size) : row].to(self._dtype, copy=True)
+        return self.windows[layer].stage(keys, max(0, step.n_rows - size) if step.rule == "prefill" else 0)
 
     def stage_open(self, step: Step, layer: int, values: Tensor, gates: Tensor) -> None:
         """Keep the rows' uncompressed values and gates [T, hd] until commit; of a prefill only the last group's."""
@@ -213,13 +187,14 @@ class State:
         """
         n = step.n_rows if n_rows is None else n_rows
         assert step.start == self.n_tokens, "the step belongs to another position"
+        assert step is self._latest, "another step was staged over it"
+        self._latest = None
         assert 1 <= n <= step.n_rows and (step.rule == "decode" or n == step.n_rows)
         size = self.config.window_size
-        for mark, marked in step.marked.items():  # before the rings lose what those tails begin with
+        for mark, marked in step.marked.items():  # before the windows lose what those tails begin with
             self.tails[mark] = self._tail_at(mark, step, marked)
-        for layer, staged in step.windows.items():
-            rows = torch.arange(max(staged.first, n - size), n)
-            self.windows[layer][(step.start + rows) % size] = staged.values[rows - staged.first]
+        for window in self.windows:
+            window.commit(n)
         for layer, staged in step.open_groups.items():
             self._commit_open(self.sources[layer], step.start, n, staged)
         if self.draft is not None and step.draft_rows is not None:
@@ -234,8 +209,7 @@ class State:
 
     def tail(self) -> Tail:
         """Copies of everything that what comes next overwrites."""
-        n, size = self.n_tokens, self.config.window_size
-        seen = torch.arange(max(0, n - size), n) % size
+        n = self.n_tokens
         waiting = {
             layer: (cache.open_values[: n % cache.ratio].clone(), cache.open_gates[: n % cache.ratio].clone())
             for layer, cache in self.sources.items()
@@ -243,7 +217,7 @@ class State:
         }
         return Tail(
             index_owner=self.index_owner,
-            windows=torch.stack([ring[seen] for ring in self.windows]),
+            windows=torch.stack([window.kept() for window in self.windows]),
             open_groups=waiting,
             draft=None if self.draft is None else self.draft.keys(),
         )
@@ -251,7 +225,7 @@ class State:
     def _tail_at(self, mark: int, step: Step, marked: Marked) -> Tail:
         """The tail at a position inside a step, of which nothing is committed yet."""
         size, start = self.config.window_size, step.start
-        old = torch.arange(min(start, max(0, mark - size)), start) % size
+        n_before = start - min(start, max(0, mark - size))
         waiting = {}
         for layer, (values, gates) in marked.open_groups.items():
             cache = self.sources[layer]
@@ -266,7 +240,10 @@ class State:
         return Tail(
             index_owner=step.schedule.slot_after[mark - start - 1],
             windows=torch.stack(
-                [torch.cat((ring[old], marked.windows[layer])) for layer, ring in enumerate(self.windows)]
+                [
+                    torch.cat((kept[kept.shape[0] - n_before :], marked.windows[layer]))
+                    for layer, kept in enumerate(window.kept() for window in self.windows)
+                ]
             ),
             open_groups=waiting,
             draft=draft,
@@ -291,11 +268,11 @@ class State:
 
     def move_to(self, tokens: Sequence[int], kinds: bytes, tail: Tail) -> None:
         """Become the state behind `tokens`, whose complete groups are here already: left over, or by `put_rows`."""
-        n, size = len(tokens), self.config.window_size
+        n = len(tokens)
         self.tokens, self.kinds, self.index_owner = list(tokens), bytearray(kinds), tail.index_owner
-        seen = torch.arange(n - tail.windows.shape[1], n) % size
-        for ring, keys in zip(self.windows, tail.windows, strict=True):
-            ring[seen] = keys
+        self._latest = None
+        for window, keys in zip(self.windows, tail.windows, strict=True):
+            window.replace(keys)
         for layer, (values, gates) in tail.open_groups.items():
             self.sources[layer].open_values[: len(values)] = values
             self.sources[layer].open_gates[: len(gates)] = gates
@@ -304,17 +281,20 @@ class State:
         self.tails.clear()
 
     def bytes_at(self, n_tokens: int) -> int:
-        """The most memory its buffers take with so many positions: rows grow by half of what there is."""
+        """Memory of its buffers with so many positions."""
         config = self.config
         groups = sum(n_tokens // cache.ratio for cache in self.sources.values())
-        rings = sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.n_bytes)
-        return groups * (config.head_dim + config.index_head_dim) * 4 * 3 // 2 + rings
+        return groups * (config.head_dim + config.index_head_dim) * self._dtype.itemsize + self._window_bytes
 
     @property
     def n_bytes(self) -> int:
         """Memory of its buffers."""
-        grown = sum(cache.latents.n_bytes + cache.keys.n_bytes for cache in self.sources.values())
-        return grown + sum(ring.nbytes for ring in self.windows) + (0 if self.draft is None else self.draft.n_bytes)
+        return sum(cache.latents.n_bytes + cache.keys.n_bytes for cache in self.sources.values()) + self._window_bytes
+
+    @property
+    def _window_bytes(self) -> int:
+        draft_bytes = 0 if self.draft is None else self.draft.n_bytes
+        return sum(window.n_bytes for window in self.windows) + draft_bytes
 
     @staticmethod
     def _commit_open(cache: SourceCache, start: int, n: int, staged: StagedRows) -> None:
@@ -328,16 +308,16 @@ class State:
     def contents(self) -> Mapping[str, Tensor]:
         """Every value that later forwards can depend on, by name; what was never written or was cut is left out.
 
-        Two states with equal contents behave alike. Window keys are in position order; lengths follow from `tokens`.
+        Two states with equal contents behave alike. Keys are float32 whatever they are stored as, those of windows in
+        position order; lengths follow from `tokens`.
         """
-        n, size = self.n_tokens, self.config.window_size
-        seen = torch.arange(max(0, n - size), n)
+        n = self.n_tokens
         parts = {"tokens": torch.tensor(self.tokens, dtype=torch.int64), "index_owner": torch.tensor(self.index_owner)}
-        for layer, ring in enumerate(self.windows):
-            parts[f"window.{layer}"] = ring[seen % size].clone()
+        for layer, window in enumerate(self.windows):
+            parts[f"window.{layer}"] = window.kept().to(torch.float32, copy=True)
         for layer, cache in self.sources.items():
-            parts[f"latents.{layer}"] = cache.latents.upto(n // cache.ratio).clone()
-            parts[f"keys.{layer}"] = cache.keys.upto(n // cache.ratio).clone()
+            parts[f"latents.{layer}"] = cache.latents.upto(n // cache.ratio).to(torch.float32, copy=True)
+            parts[f"keys.{layer}"] = cache.keys.upto(n // cache.ratio).to(torch.float32, copy=True)
             if cache.ratio > 1:
                 parts[f"open_values.{layer}"] = cache.open_values[: n % cache.ratio].clone()
                 parts[f"open_gates.{layer}"] = cache.open_gates[: n % cache.ratio].clone()

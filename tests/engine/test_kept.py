@@ -28,8 +28,8 @@ def feed(state: State, ids: Sequence[int], kind: int) -> None:
         position = state.n_tokens - 1
         past = (state.tokens, bytes(state.kinds))
         config = state.config
-        for layer, ring in enumerate(state.windows):
-            ring[position % config.window_size] = value(*past, layer, config.head_dim)
+        for layer, window in enumerate(state.windows):
+            window.append(value(*past, layer, config.head_dim).unsqueeze(0))
         for layer, cache in state.sources.items():
             if (position + 1) % cache.ratio == 0:
                 group = position // cache.ratio

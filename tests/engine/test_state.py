@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from engine.caches import Growing
 from engine.config import ModelConfig
 from engine.model import Model
 from engine.schedule import max_decode_rows
-from engine.state import Growing, State
+from engine.state import State
 from tests.engine.drafting import opened
 from tests.geometries import CASES
 from tests.maker import make
