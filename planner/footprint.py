@@ -1,8 +1,8 @@
 """Bytes of each part of a model in memory, from its config and its shards' headers alone.
 
 The one thing a reader would get wrong: these are the engine's bytes, not the checkpoint's. Norms become float32, KV is
-kept as float32, a slot has room for whole blocks around an expert. `tests/planner/test_footprint.py` holds every figure
-against what the engine takes.
+kept as the numeric mode has it, a slot has room for whole blocks around an expert. `tests/planner/test_footprint.py`
+holds every figure against what the engine takes.
 """
 
 import re
@@ -17,8 +17,10 @@ from storage.headers import TensorEntry
 
 BLOCK_BYTES = 4096
 """Largest block of direct reads that is planned for."""
-KV_BYTES = 4
-"""Of one stored value of the conversation's state."""
+KV_BYTES: Mapping[str, int] = {"exact": 4, "reference": 2}
+"""Of one stored value of a key, by numeric mode: `reference` rounds keys to values that bfloat16 holds."""
+WINDOW_SPARE_ROWS = 32
+"""Of each layer's window, for the rows of a step."""
 FLOAT_BYTES = 4
 BASE_BYTES = 330_000_000
 """A process with the engine, its libraries' code included, before any model: 250 MB measured, threads and heaps."""
@@ -82,6 +84,8 @@ class Footprint:
     n_tensors: int
     has_draft: bool
     """Whether the draft head is there in full."""
+    kv_value_bytes: int = KV_BYTES["exact"]
+    """Of one stored value of a key."""
 
     @property
     def trunk(self) -> Weights:
@@ -113,15 +117,17 @@ class Footprint:
         """The state of a conversation of so many positions.
 
         Latents and index keys of each source, a row for each complete group; the largest counts twice, for it is copied
-        when it grows. A window ring of every layer, and of every draft stage.
+        when it grows. A window of every layer, twice while a prompt's is staged; of every draft stage a window of keys,
+        and one of what they are made of.
         """
         config = self.config
-        width = (config.head_dim + config.index_head_dim) * KV_BYTES
+        width = (config.head_dim + config.index_head_dim) * self.kv_value_bytes
         rows = [context_tokens // config.ratio(source) for source in config.kv_source_layers]
-        largest = max(rows, default=0) * config.head_dim * KV_BYTES
-        n_rings = config.n_layers + (config.n_mtp_layers if drafting else 0)
-        rings = n_rings * config.window_size * config.head_dim * KV_BYTES
-        return sum(rows) * width + largest + 2 * rings
+        largest = max(rows, default=0) * config.head_dim * self.kv_value_bytes
+        window_rows = 2 * config.window_size + WINDOW_SPARE_ROWS
+        windows = config.n_layers * window_rows * config.head_dim * self.kv_value_bytes
+        drafts = config.n_mtp_layers * config.head_dim + len(config.dspark_target_layer_ids) * config.dim
+        return sum(rows) * width + largest + windows + (config.window_size * drafts * FLOAT_BYTES if drafting else 0)
 
     def scratch_bytes(self, rows: int, context_tokens: int) -> int:
         """The most that a forward over so many rows holds at once, beside the state.
@@ -166,8 +172,8 @@ _Layout = tuple[tuple[str, int, int], ...]
 """Extents in order, counted from where the first begins; "" for the first one's shard."""
 
 
-def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
-    """The footprint of a checkpoint of this config with these tensors.
+def footprint(config: ModelConfig, tensors: Iterable[TensorPlace], *, numerics: str = "exact") -> Footprint:
+    """The footprint of a checkpoint of this config with these tensors, run in this numeric mode.
 
     Raises: MissingParts when experts, a layer, the head or the embedding are missing, so that no sum can be made.
     """
@@ -215,6 +221,7 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace]) -> Footprint:
         embedding_row_bytes=embedding_row_bytes,
         n_tensors=n_tensors,
         has_draft=_has_draft(config, draft_roles, experts),
+        kv_value_bytes=KV_BYTES[numerics],
     )
 
 

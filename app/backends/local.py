@@ -319,7 +319,7 @@ class LocalBackend:
         folders = (self._folder, *self._reading.splits, *self._reading.mirrors)
         shares = shares_of(observers.profile, watched_layers(config)) if observers.profile is not None else {}
         return Keeper.plan(
-            footprint(config, places(checkpoint.tensors)),
+            footprint(config, places(checkpoint.tensors), numerics=self._numerics),
             folders,
             replace(self._wishes, least_context_tokens=self._least_context),
             shares,

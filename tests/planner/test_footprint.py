@@ -10,9 +10,10 @@ from torch import Tensor
 from app.planning import expected_places, read_model
 from engine.config import ModelConfig, load_config
 from engine.model import Model
+from engine.numerics import NUMERICS
 from engine.streams import StreamSettings
 from planner.errors import MissingParts
-from planner.footprint import Footprint, footprint, places
+from planner.footprint import KV_BYTES, Footprint, footprint, places
 from storage.checkpoint import Checkpoint
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
@@ -67,14 +68,23 @@ def test_a_conversation_takes_what_its_rows_take(config: ModelConfig, sizes: Foo
         model = Model.open(checkpoint, config, streams=StreamSettings(slots_per_layer=16))
         state = model.new_state()
         state.commit(model.forward(state, [(7 * i) % config.vocab_size for i in range(n)], "prefill").step)
-        rings = sum(ring.nbytes for ring in state.windows)
+        windows = sum(window.n_bytes for window in state.windows)
+        staged = config.n_layers * config.window_size * config.head_dim * 4
         rows = {
             layer: source.latents.upto(n // source.ratio).nbytes + source.keys.upto(n // source.ratio).nbytes
             for layer, source in state.sources.items()
         }
         largest = max(source.latents.upto(n // source.ratio).nbytes for source in state.sources.values())
         model.close()
-    assert sizes.kv_bytes(n) == sum(rows.values()) + largest + 2 * rings
+    assert sizes.kv_bytes(n) == sum(rows.values()) + largest + windows + staged
+
+
+def test_keys_take_what_the_numeric_mode_stores_them_as(config: ModelConfig, sizes: Footprint) -> None:
+    assert {name: mode.cached.itemsize for name, mode in NUMERICS.items()} == KV_BYTES
+    with Checkpoint.open(TINY) as checkpoint:
+        assert (
+            footprint(config, places(checkpoint.tensors), numerics="reference").kv_bytes(64) == sizes.kv_bytes(64) / 2
+        )
 
 
 def test_a_conversation_of_the_release_is_far_below_a_dense_one() -> None:
@@ -82,10 +92,10 @@ def test_a_conversation_of_the_release_is_far_below_a_dense_one() -> None:
     from tests.engine.released import RELEASED
 
     sizes = footprint(RELEASED, expected_places(RELEASED))
-    rings = 2 * 40 * 128 * 512 * 4
+    windows = 40 * (2 * 128 + 32) * 512 * 4  # while a prompt's is staged
     for context in (8_192, 200_000, 1_048_576):
         copied = context * 512 * 4  # the largest source, while it grows
-        assert sizes.kv_bytes(context) == 6_400 * context + copied + rings
+        assert sizes.kv_bytes(context) == 6_400 * context + copied + windows
     assert 3_200 * 2 == 6_400
 
 
