@@ -1,16 +1,32 @@
 """The plan of a model for a screen: what lives where, the figures, what more would buy, and the speed in a sentence."""
 
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from app.errors import AppError
 from app.model_choice import ModelChoice
 from app.paths import rates_file
 from app.plan_text import shown
-from app.planning import gather_facts, plan_for, profile_shares, read_model
+from app.planning import (
+    RELEASED_BYTES,
+    RELEASED_NAME,
+    Model,
+    gather_facts,
+    plan_for,
+    profile_shares,
+    read_model,
+    released_model,
+)
 from app.rates import RateBook
-from app.report import format_bytes, format_seconds
+from app.report import format_bytes, format_seconds, said
 from app.run_options import RunOptions
 from app.sanitize import one_line
 from app.settings import Settings
 from app.turn_report import Line, Section
-from planner.explain import SAMPLE_PROMPT, Explanation, explain
+from planner.errors import PlanError
+from planner.explain import ASSUMED_RATES, SAMPLE_PROMPT, Explanation, explain
+from storage.errors import StorageError
 
 SAMPLE_ANSWER = 200
 """Tokens of an answer of some paragraphs, which the expected time is given for."""
@@ -21,8 +37,32 @@ def explain_choice(choice: ModelChoice, settings: Settings, options: RunOptions)
 
     Raises: PlanError when it does not fit; ConfigError, StorageError, OSError, AppError for what cannot be read.
     """
+    reading, _, _ = options.resolve(settings, choice)
+    return _explain(choice, read_model(choice.folder, reading.splits), settings, options)
+
+
+def real_model_text(settings: Settings, options: RunOptions, folder: Path) -> str:
+    """What the released model takes, and how fast it would be here, in a few sentences, for who has only the demo.
+
+    `folder` is one on the drive where it would lie. Takes half a second.
+    """
+    choice = ModelChoice(folder=folder, origin="settings", is_demo=False)
+    model = released_model(folder)
+    takes = f"The real model, {RELEASED_NAME}, takes {format_bytes(RELEASED_BYTES)} on the drives"
+    with suppress(OSError):
+        takes += f" ({format_bytes(shutil.disk_usage(folder).free)} are free on that of {one_line(str(folder))})"
+    try:
+        explanation = _explain(choice, model, settings, options)
+        speed = speed_sentence(explanation)
+        if any(figure.note == ASSUMED_RATES for figure in explanation.figures):
+            speed += " Nothing of this machine was measured for that yet."
+    except (AppError, PlanError, StorageError, OSError) as error:
+        speed = one_line(said(error))
+    return f"{takes}. On this machine: {speed}"
+
+
+def _explain(choice: ModelChoice, model: Model, settings: Settings, options: RunOptions) -> Explanation:
     reading, _, wishes = options.resolve(settings, choice)
-    model = read_model(choice.folder, reading.splits)
     facts = gather_facts((model.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     shares = profile_shares(choice, model.footprint.config, model.outline.marks, model.sources)
     planned = plan_for(facts, model.footprint, wishes, shares)
@@ -52,10 +92,10 @@ def plan_sections(explanation: Explanation) -> list[Section]:
         for figure in explanation.figures
     )
     sections.append(Section(title="Figures", lines=figures, note=speed_sentence(explanation)))
-    said = [one_line(advice.sentence) for advice in explanation.advice]
-    said += [one_line(note) for note in explanation.notes]
-    if said:
-        sections.append(Section(title="What more would buy", lines=(), note="\n".join(said)))
+    advice = [one_line(step.sentence) for step in explanation.advice]
+    advice += [one_line(note) for note in explanation.notes]
+    if advice:
+        sections.append(Section(title="What more would buy", lines=(), note="\n".join(advice)))
     return sections
 
 

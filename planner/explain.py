@@ -19,6 +19,8 @@ Unit = Literal["bytes", "bytes/s", "tokens", "tokens/s", "share", "count", "seco
 MORE_RAM_BYTES = 16_000_000_000
 MORE_VRAM_BYTES = 8_000_000_000
 SAMPLE_PROMPT = 1_000
+ASSUMED_RATES = "rates of this machine are assumed"
+"""Noted of figures that rest on rates nobody measured."""
 """Tokens of the prompt a figure is given for."""
 CURVE_POINTS = 16
 
@@ -150,7 +152,7 @@ def _places(facts: MachineFacts, footprint: Footprint, plan: Plan) -> tuple[Plac
 
 
 def _figures(facts: MachineFacts, plan: Plan, answer: Forecast, prompt: Forecast) -> tuple[Figure, ...]:
-    source = {"measured": "", "remembered": ""}.get(facts.rates.source, "rates of this machine are assumed")
+    source = {"measured": "", "remembered": ""}.get(facts.rates.source, ASSUMED_RATES)
     return (
         Figure(label="ceiling", value=plan.ceiling_bytes, unit="bytes", note="never above"),
         Figure(label="planned", value=plan.planned_bytes, unit="bytes"),

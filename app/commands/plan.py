@@ -11,11 +11,11 @@ from cyclopts import Parameter
 from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
-from app.model_choice import choose_model, require_config
+from app.model_choice import ModelChoice, choose_model, require_config
 from app.paths import rates_file, runs_file, settings_file
 from app.plan_plot import text_plot, write_plot
 from app.plan_text import as_data, last_lines, lines
-from app.planning import Planned, gather_facts, plan_for, profile_shares, read_model
+from app.planning import RELEASED_NAME, Planned, gather_facts, plan_for, profile_shares, read_model, released_model
 from app.rates import RateBook
 from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
 from app.report import envelope, format_bytes
@@ -52,6 +52,7 @@ def run(
         Parameter(help="Another machine: ram=128GB,drives=2,drive=7GB,cores=8,memory=60GB (a second). Any of them."),
     ] = None,
     plot: Annotated[str | None, Parameter(help="Speed against memory: `screen`, or the name of an .svg file.")] = None,
+    released: Annotated[bool, Parameter(help="Of the released model, with nothing of it at hand.")] = False,
     last: Annotated[
         bool, Parameter(help="What was predicted of the model's last turn, and what then happened.")
     ] = False,
@@ -62,12 +63,17 @@ def run(
     Raises: DoesNotFit with the smallest change that would fit; UsageError; ConfigError.
     """
     settings = load_settings(settings_file())
+    if released and (model is not None or last):
+        raise UsageError(f"--released names the model, so {'--last' if last else 'MODEL'} has no place beside it")
     choice = choose_model(None if model is None else str(model), settings)
+    if released:
+        home = Path.home() if Path.home().is_dir() else Path()
+        choice = ModelChoice(folder=home, origin="--model", is_demo=False)
     if not choice.folder.exists():
         raise MissingFolder(
             f"{choice.folder} ({choice.origin}) does not exist", hint="Give a folder, or the config.json of a model."
         )
-    if choice.folder.is_dir():
+    if choice.folder.is_dir() and not released:
         require_config(choice.folder)
     if last:
         return show_last(choice.folder, as_json=as_json)
@@ -79,7 +85,7 @@ def run(
     wishes = make_wishes(
         memory or MemoryOptions(), settings, reading, chunk_tokens=chunk_tokens, drafting=drafting.mode
     )
-    known = read_model(choice.folder, reading.splits)
+    known = released_model(choice.folder) if released else read_model(choice.folder, reading.splits)
     facts = gather_facts((known.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     if what_if is not None:
         facts = supposed(facts, parse_what_if(what_if))
@@ -87,10 +93,10 @@ def run(
     planned = plan_for(facts, known.footprint, wishes, shares)
     explanation = explain(facts, known.footprint, planned.plan, wishes, planned.abilities, shares)
     notes = [known.note] if known.note else []
-    title = f"{choice.folder.resolve().name}: {describe(known.footprint)}"
+    title = f"{RELEASED_NAME if released else choice.folder.resolve().name}: {describe(known.footprint)}"
     points = _curve(planned) if plot is not None or as_json else ()
     if as_json:
-        data = {"model": str(choice.folder), "what_if": what_if, **as_data(explanation)}
+        data = {"model": RELEASED_NAME if released else str(choice.folder), "what_if": what_if, **as_data(explanation)}
         data["notes"] += notes
         data["curve"] = [{"ceiling_bytes": n, "tokens_s": speed} for n, speed in points]
         print(envelope("plan", data))

@@ -20,7 +20,7 @@ RELEASED: Mapping[str, Any] = {
     **{"hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "norm_eps": 1e-20},
     **{"engram_max_ngram_size": 4, "engram_vocab_size": 16_000_000, "engram_n_heads": 8, "engram_head_dim": 256},
     **{"dspark_block_size": 5, "dspark_markov_rank": 256, "dspark_n_routed_experts": 128},
-    **{"dspark_n_activated_experts": 4, "original_seq_len": 65536, "max_position_embeddings": 1 << 20},
+    **{"dspark_n_activated_experts": 3, "original_seq_len": 65536, "max_position_embeddings": 1 << 20},
     **{"rope_theta": 10000.0, "compress_rope_theta": 160000.0, "rope_factor": 16.0, "beta_fast": 32.0},
     **{"beta_slow": 1.0, "score_func": "sqrtsoftplus", "route_scale": 1.5, "swiglu_limit": 10.0},
 }
@@ -28,6 +28,8 @@ RELEASED: Mapping[str, Any] = {
 
 RELEASED_LAYERS = 40
 RELEASED_STAGES = 3
+RELEASED_CLASSES = 99_092
+"""Folded tokens of its tokenizer."""
 _DEMO_NOISE_TOKEN = 2034
 
 
