@@ -72,10 +72,12 @@ def test_the_hand_agrees_with_the_published_sizes() -> None:
 def kv_bytes(context: int, stages: int) -> int:
     """Latents of 512 and index keys of 128, float32, for every second position of three sources and all of the fourth.
 
-    The largest is copied when it grows. A window ring of each layer and stage, twice, for a forward stages its own.
+    The largest is copied when it grows. A window of each layer with room for 32 rows of a step, and again while a
+    prompt's is staged; of each stage a window of keys, and one of what they are made of, the stream at three layers.
     """
     rows = 3 * (context // 2) + context
-    return rows * (HD + INDEX_WIDTH) * 4 + context * HD * 4 + 2 * (LAYERS + stages) * W * HD * 4
+    windows = LAYERS * (2 * W + 32) * HD * 4 + (W * (stages * HD + 3 * D) * 4 if stages else 0)
+    return rows * (HD + INDEX_WIDTH) * 4 + context * HD * 4 + windows
 
 
 def scratch_bytes(rows: int, context: int) -> int:
