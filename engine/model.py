@@ -23,7 +23,7 @@ from engine.config import ModelConfig
 from engine.draft.head import DraftHead
 from engine.draft.weights import HeadWeights, open_head
 from engine.engram import EngramFront, engram, expand_collected
-from engine.errors import PromptError, Stopped
+from engine.errors import CardFull, PromptError, Stopped
 from engine.events import LoadProgress, PrefillProgress
 from engine.experts import ExpertWeights, expert_bytes
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
@@ -36,6 +36,7 @@ from engine.rotary import frequencies
 from engine.schedule import IndexOwner, Rule
 from engine.state import State, Step
 from engine.streams import Streams, StreamSettings
+from engine.tiers.trunk import TrunkPlaces, brought_home, is_on_card
 from engine.weights import BlockWeights, TrunkWeights, WeightLoader, load_trunk, stored_bytes
 from storage.checkpoint import Checkpoint
 from storage.expert_cache import Observer
@@ -122,6 +123,7 @@ class Model:
         observers: Sequence[Observer] = (),
         notices: deque[str] | None = None,
         token_map_cache: Path | None = None,
+        trunk_places: TrunkPlaces | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         should_stop: ShouldStop = never,
     ) -> "Model":
@@ -130,7 +132,8 @@ class Model:
         With `drafts` the draft head is opened too; if it cannot be, the model runs without, and `no_drafts` says why.
         `observers` are told of every request for experts. What the user should know of the reading is appended to
         `notices`; whoever opened the checkpoint may put drive failures there too.
-        `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer.
+        `token_map_cache` is a file that may hold, and then will, the folded token map of this tokenizer; `trunk_places`
+        says which cards take what of the resident weights.
         Raises: FormatError, ConfigError, TokenizerError when the checkpoint cannot be run; StorageError on a failed
         read; Stopped when `should_stop` says so, at once: a read under way ends by itself.
         """
@@ -164,8 +167,11 @@ class Model:
                 on_notice=queue.append,
             )  # fmt: skip
             undo.callback(opened.close)
-            trunk = load_trunk(load, config)
+            trunk = load_trunk(load, config, trunk_places)
             undo.pop_all()
+        if trunk_places is not None and trunk_places.left_out:
+            some = ", ".join(trunk_places.left_out[:3]) + (" and more" if len(trunk_places.left_out) > 3 else "")
+            queue.append(f"There was no room on the card for {some}: the processor computes them.")
         return cls(
             checkpoint, config, trunk, opened, front, queue, numerics=numerics, index_owner=index_owner, head=head
         )
@@ -204,6 +210,19 @@ class Model:
         for token in ids:
             if not 0 <= token < self.config.vocab_size:
                 raise PromptError(f"token id {token} is outside the vocabulary of {self.config.vocab_size:,}")
+        while True:
+            try:
+                result = self._attempt(state, ids, rule, n_logits, should_stop, trace)
+            except CardFull as error:
+                if not self._make_room(error):
+                    raise
+                continue
+            self.streams.end_step()
+            return result
+
+    def _attempt(
+        self, state: State, ids: Sequence[int], rule: Rule, n_logits: int, should_stop: ShouldStop, trace: Trace | None
+    ) -> Result:
         self.clock.begin()
         self.layers_done = 0
         step = state.begin(ids, rule)
@@ -213,9 +232,19 @@ class Model:
             tickets = {layer: self.streams.engram[layer].issue(wanted) for layer, wanted in rows.items()}
             for ticket in tickets.values():
                 undo.callback(ticket.cancel)
-            result = self._run(state, step, rows, tickets, n_logits, should_stop, trace)
-        self.streams.end_step()
-        return result
+            return self._run(state, step, rows, tickets, n_logits, should_stop, trace)
+
+    def _make_room(self, error: CardFull) -> bool:
+        """A card had no memory for a product of the trunk: experts leave it, or else the trunk does. False when nothing
+        of the model is on a card.
+        """
+        if self.streams.cards is not None and self.streams.cards.make_room():
+            return True
+        if not is_on_card(self._trunk):
+            return False
+        self._trunk = brought_home(self._trunk)
+        self.notices.append(f"{str(error).capitalize()}: the processor computes the whole model from now on.")
+        return True
 
     def _run(
         self,

@@ -5,6 +5,7 @@ added in rank order (best expert first), so a row's result depends neither on wh
 in which the others arrived.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from engine.config import ModelConfig
 from engine.contribute import contribute, gated
 from engine.errors import CardFull
 from engine.experts import ExpertWeights
+from engine.kernels import FRESH, Workspace
+from engine.kernels.card_path import FULL_HINT, MOST_ROWS
 from engine.numerics import EXACT, Numerics
 from engine.tiers.card import Card, Pending
 from engine.weights import FfnWeights
@@ -60,27 +63,27 @@ def moe(
     """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D]."""
     kernels = numerics.native()
     operand = x.contiguous() if kernels is not None else numerics.operand(x)
+    shared = _begin_shared(operand, weights, config, numerics)
     parts = routed(operand, routing, waves, config.swiglu_limit, numerics)
     if kernels is not None:
-        return kernels.total(parts, shared_expert(operand, weights, config, numerics))
+        return kernels.total(parts, shared())
     total = parts[:, 0]
     for rank in range(1, parts.shape[1]):
         total = total + parts[:, rank]
-    return numerics.value(total + shared_expert(operand, weights, config, numerics))
+    return numerics.value(total + shared())
 
 
 def routed(operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, numerics: Numerics) -> Tensor:
-    """Every expert's contributions, wherever it lies: [T, k, D] on the device of `operand` [T, D].
+    """Every expert's contributions, wherever it lies: operand [T, D] -> [T, k, D].
 
-    What cards compute is begun as it comes and collected at the end, so that cards and the processor work at once. What
-    a card has no memory for is asked for again, and then comes from elsewhere.
+    What cards compute is begun as it comes and collected later, so that cards and the processor work at once. What a
+    card has no memory for is asked for again, and then comes from elsewhere.
     """
     places: dict[int, list[int]] = {}
     for place, expert in enumerate(routing.experts.flatten().tolist()):
         places.setdefault(expert, []).append(place)
     parts = operand.new_empty((*routing.experts.shape, operand.shape[1]))  # [T, k, D]
-    memory = _Memory(operand, routing.weights, parts, limit, numerics)
-    begun: list[Pending] = []
+    begun: deque[Pending] = deque()
     wanted = sorted(places)
     while wanted:
         again: list[int] = []
@@ -89,50 +92,22 @@ def routed(operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, 
                 uses = [places[expert] for expert, _ in some]
                 experts = [w for _, w in some]
                 if card is None:
-                    memory.contribute(experts, uses)
+                    contribute(operand, experts, uses, routing.weights, limit, numerics, parts)
                     continue
                 try:
                     begun.append(card.begin(operand, routing.weights, experts, uses, limit, numerics))
                 except CardFull:
                     again += [expert for expert, _ in some]
+                while len(begun) > _MOST_BEGUN:
+                    begun.popleft().finish(parts)
         wanted = again
-    memory.finish()
     for pending in begun:
         pending.finish(parts)
     return parts
 
 
-class _Memory:
-    """What the processor computes of a step, whose rows may lie on a card."""
-
-    def __init__(self, operand: Tensor, weights: Tensor, parts: Tensor, limit: float, numerics: Numerics) -> None:
-        self._operand = operand
-        self._weights = weights
-        self._parts = parts
-        self._limit = limit
-        self._numerics = numerics.at(_PROCESSOR)
-        self._is_here = operand.device == _PROCESSOR
-        self._here = parts if self._is_here else None
-        self._places: list[int] = []
-
-    def contribute(self, experts: Sequence[ExpertWeights], uses: Sequence[Sequence[int]]) -> None:
-        """Compute now."""
-        if self._here is None:
-            self._operand, self._weights = self._operand.to(_PROCESSOR), self._weights.to(_PROCESSOR)
-            self._here = torch.empty(self._parts.shape, device=_PROCESSOR)
-        contribute(self._operand, experts, uses, self._weights, self._limit, self._numerics, self._here)
-        self._places += [place for some in uses for place in some]
-
-    def finish(self) -> None:
-        """Put what was computed where the rows are."""
-        if self._here is None or self._is_here:
-            return
-        width, device = self._parts.shape[2], self._parts.device
-        values = self._here.view(-1, width)[torch.tensor(self._places, device=_PROCESSOR)]
-        self._parts.view(-1, width)[torch.tensor(self._places, device=device)] = values.to(device)
-
-
-_PROCESSOR = torch.device("cpu")
+_MOST_BEGUN = 4
+"""Waves whose results may wait in memory: a prompt has dozens."""
 
 
 def _by_card(
@@ -145,9 +120,23 @@ def _by_card(
     return sorted(groups.items(), key=lambda item: item[0] is None)
 
 
+def _begin_shared(
+    operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics
+) -> Callable[[], Tensor]:
+    """The shared expert of every row, begun at once where its weights lie on a card."""
+    device = weights.shared_w1.weight.device
+    if device.type == "cpu" or operand.shape[0] > MOST_ROWS:  # more are gone through in pieces
+        return lambda: shared_expert(operand, weights, config, numerics)
+    try:
+        there = shared_expert(operand.to(device), weights, config, numerics.at(device))
+    except torch.OutOfMemoryError as error:
+        raise CardFull(f"{device} has no memory left", hint=FULL_HINT) from error
+    return lambda: there.to(operand.device)
+
+
 def shared_expert(operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics) -> Tensor:
     """The expert every row uses, unweighted. Shapes: operand [T, D]; result [T, D]."""
-    kernels = numerics.native()
+    kernels = numerics.native() if weights.shared_w1.weight.is_cpu else None
     if kernels is not None:
         return kernels.gated_expert(
             operand, weights.shared_w1, weights.shared_w3, weights.shared_w2, config.swiglu_limit

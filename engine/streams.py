@@ -178,8 +178,9 @@ class Streams:
         `ExpertCache.waves` gives them.
         """
         served, rest = ([], experts) if self.cards is None else self.cards.split(layer, experts)
-        if served:
-            yield Wave(tuple(Resident(expert, weights) for expert, weights in served), 0.0, 0)
+        most = WAVE_EXPERTS if phase == "prefill" else max(1, len(served))  # scratch on the card goes with the rows
+        for first in range(0, len(served), most):
+            yield Wave(tuple(Resident(expert, weights) for expert, weights in served[first : first + most]), 0.0, 0)
         with closing(self.experts.waves(layer, rest, phase=phase, check=check, asked=experts)) as coming:
             yield from coming
 

@@ -6,6 +6,7 @@ thing a reader would get wrong: what a tensor is follows from its own dtype, nev
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -269,13 +270,28 @@ def load_block(load: WeightLoader, config: ModelConfig, layer: int) -> BlockWeig
     )
 
 
-def load_trunk(load: WeightLoader, config: ModelConfig) -> TrunkWeights:
-    """Everything resident, as stored.
+class Places(Protocol):
+    """Where the trunk's parts go as they are read."""
+
+    def block(self, block: BlockWeights) -> BlockWeights:
+        """A layer, where it belongs."""
+        ...
+
+    def head(self, head: Matrix) -> Matrix:
+        """The output matrix, where it belongs."""
+        ...
+
+
+def load_trunk(load: WeightLoader, config: ModelConfig, places: Places | None = None) -> TrunkWeights:
+    """Everything resident, as stored; in memory, unless `places` says otherwise.
 
     Raises: FormatError on a tensor that is missing, misshapen or holds a NaN code; StorageError on a failed read.
     """
-    return TrunkWeights(
-        blocks=tuple(load_block(load, config, layer) for layer in range(config.n_layers)),
-        norm=load.vector("norm.weight", config.dim),
-        head=load.plain("head.weight", config.vocab_size, config.dim),
-    )
+
+    def block(layer: int) -> BlockWeights:
+        read = load_block(load, config, layer)
+        return read if places is None else places.block(read)
+
+    blocks = tuple(block(layer) for layer in range(config.n_layers))
+    norm, head = load.vector("norm.weight", config.dim), load.plain("head.weight", config.vocab_size, config.dim)
+    return TrunkWeights(blocks=blocks, norm=norm, head=head if places is None else places.head(head))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import KernelError
+from engine.kernels.card_path import matmul_on_card
 from engine.kernels.matrix import Matrix, MatrixKind
 from engine.kernels.native_path import INSTRUCTION_SETS, NativeKernels, library_file
 from engine.kernels.torch_path import matmul_fp4, matmul_fp8, matmul_plain
@@ -76,10 +77,12 @@ def matmul(x: Tensor, matrix: Matrix, work: Workspace = FRESH, *, in_blocks: boo
 
     Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds as the released kernels do: the
     products of an fp8 or fp4 matrix 32 columns at a time, in order, those of a plain matrix as torch does. It never
-    takes the native path, and a matrix on a card never does.
+    takes the native path. A matrix on a card is multiplied there.
     """
+    if not matrix.weight.is_cpu:
+        return matmul_on_card(x, matrix, in_blocks=in_blocks)
     kernels = native()
-    if kernels is not None and not in_blocks and matrix.weight.is_cpu:
+    if kernels is not None and not in_blocks:
         return kernels.matmul(x.contiguous(), matrix, 1, work)
     if matrix.scale is None:
         return matmul_plain(x, matrix.weight)
@@ -97,8 +100,10 @@ def grouped_matmul(
     takes the native path.
     """
     assert matrix.kind == "fp8" and matrix.scale is not None
+    if not matrix.weight.is_cpu:
+        return matmul_on_card(x, matrix, groups)
     kernels = native()
-    if kernels is not None and not by_torch and matrix.weight.is_cpu:
+    if kernels is not None and not by_torch:
         return kernels.matmul(x.contiguous(), matrix, groups, work)
     n, k = matrix.weight.shape[0] // groups, matrix.weight.shape[1]
     parts = [

@@ -6,7 +6,8 @@ arithmetic is the native kernels', to the last bit; on a card it is torch's, to 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -14,21 +15,20 @@ from torch import Tensor
 from engine.contribute import contribute
 from engine.errors import CardFull
 from engine.experts import ExpertWeights
+from engine.kernels.card_path import FULL_HINT
 from engine.numerics import Numerics
 
 
 class Pending:
-    """Contributions that a card is computing."""
+    """What a card is computing: contributions, each for one place."""
 
-    def __init__(self, places: Sequence[int], fetch: Callable[[], Tensor]) -> None:
+    def __init__(self, places: Tensor, fetch: Callable[[], Tensor]) -> None:
         self._places = places
         self._fetch = fetch
 
     def finish(self, parts: Tensor) -> None:
-        """Wait for them and put them at their places of parts [T, k, D]."""
-        values = self._fetch()  # [n, D]
-        flat = parts.view(-1, parts.shape[2])
-        flat[torch.tensor(self._places, device=parts.device)] = values.to(parts.device)
+        """Wait for them and put them at their places of parts [T, k, D], in memory."""
+        parts.view(-1, parts.shape[2])[self._places] = self._fetch()  # [n, D]
 
 
 class Card:
@@ -48,10 +48,6 @@ class Card:
         self._cuda = device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._staging: Tensor | None = None
-
-    def scope(self) -> AbstractContextManager[object]:
-        """Tensors made without a device are made here."""
-        return nullcontext() if self.device.type == "cpu" else torch.device(self.device)
 
     def empty(self, n_bytes: int) -> Tensor:
         """Memory [n_bytes] uint8. Raises: torch.OutOfMemoryError."""
@@ -88,12 +84,23 @@ class Card:
         self._copies.synchronize()
 
     def put(self, x: Tensor) -> Tensor:
-        """A tensor of another device, here; itself where it is here already."""
-        if x.device == self.device:
-            return x
-        if self._cuda and x.device.type == "cpu":
-            return x.pin_memory().to(self.device, non_blocking=True)
-        return x.to(self.device)
+        """A tensor that is in memory, here."""
+        return (x.pin_memory() if self._cuda else x).to(self.device, non_blocking=True)
+
+    def fetch(self, values: Tensor) -> Callable[[], Tensor]:
+        """Begin to copy a tensor to memory; who calls the result waits for it."""
+        if not self._cuda:
+            return lambda: values.to("cpu")
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record(torch.cuda.current_stream(self.device))
+
+        def wait() -> Tensor:
+            done.synchronize()
+            return host
+
+        return wait
 
     def begin(
         self,
@@ -104,37 +111,30 @@ class Card:
         limit: float,
         numerics: Numerics,
     ) -> Pending:
-        """Begin to compute the contributions of experts that lie here. Shapes: operand [T, D]; weights [T, k].
+        """Begin to compute the contributions of experts that lie here.
 
+        Shapes: operand [T, D] and weights [T, k], in memory; only the rows that these experts use are copied.
         Raises: CardFull when there is no memory for it; nothing has been begun then.
         """
-        home = operand.device
-        places = [place for some in uses for place in some]
+        places = torch.tensor([place for some in uses for place in some])  # [n]
         with self.guarded():
-            x, share = self.put(operand), self.put(weights)
-            parts = x.new_empty((*weights.shape, x.shape[1]))  # [T, k, D]
-            contribute(x, experts, uses, share, limit, numerics.at(self.device), parts)
-            values = parts.view(-1, x.shape[1])[torch.tensor(places, device=self.device)]
-            if not self._cuda or home.type != "cpu":
-                return Pending(places, lambda: values)
-            host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
-            host.copy_(values, non_blocking=True)
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(torch.cuda.current_stream(self.device))
-
-        def fetch() -> Tensor:
-            done.synchronize()
-            return host
-
-        return Pending(places, fetch)
+            rows = self.put(operand[places // weights.shape[1]])  # [n, D], each for one place
+            share = self.put(weights.reshape(-1)[places].unsqueeze(1))  # [n, 1]
+            parts = torch.empty((len(places), 1, operand.shape[1]), device=self.device)
+            contribute(rows, experts, _in_order(uses), share, limit, numerics.at(self.device), parts)
+            return Pending(places, self.fetch(parts[:, 0]))
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Work on the card, whose lack of memory becomes CardFull once `on_full` was told."""
         try:
             yield
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, CardFull) as error:
             self.on_full()
-            raise CardFull(
-                f"{self.name} has no memory left", hint="Give it less with --vram, or close what else uses it."
-            ) from error
+            raise CardFull(f"{self.name} has no memory left", hint=FULL_HINT) from error
+
+
+def _in_order(uses: Sequence[Sequence[int]]) -> list[range]:
+    """As many uses of each, numbered one after the other."""
+    ends = list(accumulate(len(some) for some in uses))
+    return [range(end - len(some), end) for end, some in zip(ends, uses, strict=True)]

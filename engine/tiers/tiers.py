@@ -128,6 +128,15 @@ class CardTiers:
         while self._copies:
             self._take_in(wait=True)
 
+    def make_room(self) -> bool:
+        """Give experts of every card up, for whatever else is computed there; False when there are none."""
+        self.settle()
+        n_held = sum(slots.books.n_held for slots in self._cards)
+        for index, slots in enumerate(self._cards):
+            if slots.books.n_held:
+                self._make_room(index)
+        return n_held > 0
+
     def resize(self, card: int, n_slots: int) -> int:
         """Have room for so many experts on a card, at most what it has now; the experts forgotten for it."""
         return self._cards[card].resize(max(0, n_slots), self._usage)

@@ -6,7 +6,7 @@ computes, so tokens are compared, and values to tolerance: that is also what a r
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import Stopped
+from engine.kernels import Matrix
 from engine.model import Model
 from engine.tiers.card import Card
 from storage.ids import ExpertId
@@ -56,6 +57,34 @@ def test_on_a_made_up_device_the_tokens_are_the_same(tiny_model: Model, plain: S
         for ours, theirs in zip(said.logits, plain.logits, strict=False):
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
             assert not isinstance(ours, OnCard)
+
+
+@pytest.mark.parametrize("layers", [range(8), (0, 3, 5)], ids=["all layers", "some layers"])
+def test_with_the_trunk_on_a_made_up_device_the_tokens_are_the_same(
+    layers: Sequence[int], tiny_model: Model, plain: Said
+) -> None:
+    """Layers 1 and 4 have an n-gram table, 2, 4 and 5 compress, 2, 4, 5 and 7 select; the head goes along."""
+    with made_up_card() as device:
+        spread = Spread(memory=4, cards=(6,), device=DEVICE, layers=layers, head=True)
+        with spread_model(tiny_model, spread) as model:
+            resident = device.live_bytes
+            said = greedy(model, 3)
+        fp8 = sum(_fp8_bytes(model._trunk.blocks[layer]) for layer in layers)
+        assert resident >= fp8 + model._trunk.head.weight.nbytes > 300_000
+    assert said.tokens == plain.tokens[:3]
+    for ours, theirs in zip(said.logits, plain.logits, strict=False):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4) and not isinstance(ours, OnCard)
+
+
+def test_a_card_too_small_for_the_trunk_leaves_it_with_the_processor(tiny_model: Model, plain: Said) -> None:
+    notices: deque[str] = deque()
+    with made_up_card() as device:
+        spread = Spread(cards=(4,), device=DEVICE, layers=range(8), head=True)
+        with spread_model(tiny_model, spread, notices) as model:
+            device.capacity_bytes = device.live_bytes + 1_000  # as if others had taken the rest
+            said = greedy(model, 3)
+            assert all(block.attention.wq_b.weight.is_cpu for block in model._trunk.blocks)
+    assert said.tokens == plain.tokens[:3] and "processor" in notices[-1]
 
 
 def test_copies_are_bounded_and_go_on_until_the_card_is_full(tiny_model: Model) -> None:
@@ -181,6 +210,13 @@ def test_warming_fills_cards_first_and_memory_with_the_next(tiny_model: Model) -
             assert not any(cards.holds(ExpertId(layer, expert)) for expert in range(12))
             assert {expert for expert in range(16) if ExpertId(layer, expert) in model.streams.experts} == {11, 10, 9}
         assert n_read == 8 * 7
+
+
+def _fp8_bytes(weights: object) -> int:
+    """Bytes of a record's fp8 matrices."""
+    if isinstance(weights, Matrix):
+        return weights.weight.nbytes if weights.kind == "fp8" else 0
+    return sum(_fp8_bytes(getattr(weights, f.name)) for f in fields(weights)) if is_dataclass(weights) else 0
 
 
 def _tensors(model: Model) -> list[Tensor]:

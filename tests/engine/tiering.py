@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.model import Model
 from engine.streams import Streams, StreamSettings
 from engine.tiers.card import Card
+from engine.tiers.trunk import TrunkPlaces
 from storage.checkpoint import Checkpoint
 from tests.engine.conftest import TINY
 
@@ -32,6 +33,9 @@ class Spread:
     """Fill the cards before the first token."""
     step_bytes: int = 1 << 30
     device: torch.device = PROCESSOR
+    layers: Sequence[int] = ()
+    """Whose resident weights lie on the first card."""
+    head: bool = False
 
 
 SPREADS: Mapping[str, Spread] = {
@@ -65,8 +69,14 @@ def spread_model(whole: Model, spread: Spread, notices: deque[str] | None = None
             slots_per_layer=spread.memory, spare_slots=4, cards=cards, step_bytes=spread.step_bytes
         )
         streams = Streams.open(checkpoint, whole.config, settings, on_notice=said.append)
+        trunk = whole._trunk
+        if spread.layers or spread.head:
+            card = Card(spread.device)
+            places = TrunkPlaces(dict.fromkeys(spread.layers, card), card if spread.head else None)
+            blocks = tuple(map(places.block, trunk.blocks))
+            trunk = replace(trunk, blocks=blocks, head=places.head(trunk.head))
         model = Model(
-            checkpoint, whole.config, whole._trunk, streams, whole._front, said, numerics="exact",
+            checkpoint, whole.config, trunk, streams, whole._front, said, numerics="exact",
             index_owner="published",
         )  # fmt: skip
         try:
