@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.hyper import normed
 from engine.indexer import index_keys, select
+from engine.kernels import FRESH, Workspace
 from engine.numerics import Numerics
 from engine.phases import PhaseClock
 from engine.rotary import rotated
@@ -25,24 +26,24 @@ _PROBABILITY_BLOCK = 64
 
 def attention(
     x: Tensor, weights: AttentionWeights, layer: int, state: State, step: Step, config: ModelConfig, freq: Tensor,
-    numerics: Numerics, clock: PhaseClock,
+    numerics: Numerics, clock: PhaseClock, work: Workspace = FRESH,
 ) -> Tensor:  # fmt: skip
     """The attention half of block `layer`, stage and publish included. What choosing groups takes is the "indexer"'s.
 
     Shapes: x [T, D] after the attention norm; freq [rd/2]; result [T, D].
     Source: spec/architecture section 9.
     """
-    low_rank, query = queries(x, weights, step.positions, config, freq, numerics)
-    keys = window_keys(x, weights, step.positions, config, freq, numerics)
+    low_rank, query = queries(x, weights, step.positions, config, freq, numerics, work)
+    keys = window_keys(x, weights, step.positions, config, freq, numerics, work)
     window = state.stage_window(step, layer, keys)  # [<W + T, hd] by position
     ratio = config.ratio(layer)
     if ratio:
         if weights.compressor is not None:
-            _compress(x, weights.compressor, layer, state, step, config, freq, numerics)
+            _compress(x, weights.compressor, layer, state, step, config, freq, numerics, work)
             step.kv_source = layer
         if weights.indexer is not None:
             clock.lap("attention")
-            step.selection = select(x, low_rank, weights.indexer, layer, state, step, config, freq, numerics)
+            step.selection = select(x, low_rank, weights.indexer, layer, state, step, config, freq, numerics, work)
             clock.lap("indexer", stored_bytes(weights.indexer))
     latents, selection = None, None
     if ratio:
@@ -51,8 +52,8 @@ def attention(
         latents = state.sources[step.kv_source].latents.upto((step.start + step.n_rows) // ratio)
     kernels = numerics.native()
     if kernels is not None:
-        out = kernels.attend(query, window, config.window_size, latents, selection, weights.sink)
-        return project_out(out, weights, step.positions, config, freq, numerics)
+        out = kernels.attend(query, window, config.window_size, latents, selection, weights.sink, work)
+        return project_out(out, weights, step.positions, config, freq, numerics, work)
     out = torch.empty_like(query)
     n_keys = config.window_size + (selection.shape[1] if selection is not None else 0)
     block = max(1, _GATHER_BYTES // (4 * n_keys * config.head_dim))
@@ -64,51 +65,52 @@ def attention(
 
 
 def queries(
-    x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics,
+    work: Workspace = FRESH,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The low-rank query [T, Rq], which the indexer shares, and the rotated heads [T, H, hd]."""
-    low_rank = numerics.value(numerics.product(numerics.operand(x), weights.wq_a))
-    low_rank = normed(low_rank, weights.q_norm, config.norm_eps, numerics)
-    heads = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b)).view(
+    low_rank = numerics.value(numerics.product(numerics.operand(x), weights.wq_a, work))
+    low_rank = normed(low_rank, weights.q_norm, config.norm_eps, numerics, work)
+    heads = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b, work)).view(
         -1, config.n_heads, config.head_dim
     )
     return low_rank, rotated(heads, positions, freq, numerics)
 
 
 def window_keys(
-    x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
-) -> Tensor:
+    x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics,
+    work: Workspace = FRESH,
+) -> Tensor:  # fmt: skip
     """One rotated key (and value) per position: [T, hd]."""
-    keys = numerics.value(numerics.product(numerics.operand(x), weights.wkv))
-    keys = normed(keys, weights.kv_norm, config.norm_eps, numerics)
+    keys = numerics.value(numerics.product(numerics.operand(x), weights.wkv, work))
+    keys = normed(keys, weights.kv_norm, config.norm_eps, numerics, work)
     return numerics.window_kv(rotated(keys, positions, freq, numerics))
 
 
 def _compress(
     x: Tensor, weights: CompressorWeights, layer: int, state: State, step: Step, config: ModelConfig, freq: Tensor,
-    numerics: Numerics,
+    numerics: Numerics, work: Workspace,
 ) -> None:  # fmt: skip
     """Latents and index keys of the groups these rows complete, written behind the committed ones."""
     cache, ratio = state.sources[layer], config.ratio(layer)
-    values = numerics.product(x, weights.wkv)  # [T, hd]
+    values = numerics.product(x, weights.wkv, work)  # [T, hd]
     if weights.wgate is None:
         latents = numerics.value(values)
     else:
-        gates = numerics.product(x, weights.wgate)  # [T, hd]
+        gates = numerics.product(x, weights.wgate, work)  # [T, hd]
         state.stage_open(step, layer, values, gates)
         waiting = step.start % ratio
-        values = torch.cat((cache.open_values[:waiting], values))
-        gates = torch.cat((cache.open_gates[:waiting], gates))
-        n_groups = values.shape[0] // ratio
-        values = values[: n_groups * ratio].view(n_groups, ratio, values.shape[1])  # [G, r, hd]
-        gates = gates[: n_groups * ratio].view(n_groups, ratio, gates.shape[1])
-        latents = numerics.value((values * _softmax(gates)).sum(1))  # [G, hd]
-    if latents.shape[0] == 0:
-        return
-    latents = normed(latents, weights.norm, config.norm_eps, numerics)
+        n_groups = (waiting + step.n_rows) // ratio
+        if n_groups == 0:
+            return
+        values = torch.cat((cache.open_values[:waiting], values))[: n_groups * ratio]
+        gates = torch.cat((cache.open_gates[:waiting], gates))[: n_groups * ratio]
+        values = values.view(n_groups, ratio, -1)  # [G, r, hd]
+        latents = numerics.value((values * _softmax(gates.view(n_groups, ratio, -1))).sum(1))  # [G, hd]
+    latents = normed(latents, weights.norm, config.norm_eps, numerics, work)
     first = step.start // ratio
     positions = (first + torch.arange(latents.shape[0])) * ratio  # of each group's first token
-    cache.keys.write(first, index_keys(latents, positions, weights, config, freq, numerics))
+    cache.keys.write(first, index_keys(latents, positions, weights, config, freq, numerics, work))
     cache.latents.write(first, numerics.compressed_kv(rotated(latents, positions, freq, numerics)))
 
 
@@ -164,12 +166,13 @@ def sparse_attention(query: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, n
 
 
 def project_out(
-    out: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics
-) -> Tensor:
+    out: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics,
+    work: Workspace = FRESH,
+) -> Tensor:  # fmt: skip
     """Rotate the heads back and project: [T, H, hd] -> [T, D].
 
     `wo_a` is block diagonal: group g of consecutive heads meets rows g*Ro .. g*Ro+Ro-1.
     """
     out = rotated(out, positions, freq, numerics, back=True).flatten(1)  # [T, H*hd]
-    middle = numerics.value(numerics.grouped(out, weights.wo_a, config.o_groups))
-    return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b))
+    middle = numerics.value(numerics.grouped(out, weights.wo_a, config.o_groups, work))
+    return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b, work))

@@ -16,6 +16,7 @@ from engine.config import ModelConfig
 from engine.formats import check_codes, expand_rows
 from engine.hashing import EngramTable, lookback, row_ids
 from engine.hyper import rms
+from engine.kernels import FRESH, Workspace
 from engine.numerics import Numerics, sigmoid
 from engine.weights import EngramWeights
 
@@ -70,18 +71,22 @@ def expand_collected(
     return values.view(rows.shape[0], -1)
 
 
-def engram(h: Tensor, rows: Tensor, weights: EngramWeights, config: ModelConfig, numerics: Numerics) -> Tensor:
+def engram(
+    h: Tensor, rows: Tensor, weights: EngramWeights, config: ModelConfig, numerics: Numerics, work: Workspace = FRESH,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The stream with the gated lookup added to every copy.
 
-    Shapes: h [T, m, D]; rows [T, (N-1)*He*de]; result like h.
+    Shapes: h [T, m, D]; rows [T, (N-1)*He*de]; result like h. The native kernels put it in `out` if given, which may be
+    h.
     Source: spec/architecture section 6.5.
     """
     m, d = config.hc_mult, config.dim
-    projected = numerics.value(numerics.product(numerics.operand(rows), weights.wkv))  # [T, (m+1)*D]
+    projected = numerics.value(numerics.product(numerics.operand(rows), weights.wkv, work))  # [T, (m+1)*D]
     kernels = numerics.native()
     if kernels is not None:
-        weight = weights.q_weight * weights.k_weight
-        return kernels.engram(h.contiguous(), projected, weight, config.norm_eps)
+        weight = torch.mul(weights.q_weight, weights.k_weight, out=work.take(m, d))
+        return kernels.engram(h.contiguous(), projected, weight, config.norm_eps, out)
     key, value = projected[:, : m * d].view(-1, m, d), projected[:, m * d :]
     dot = (h * weights.q_weight * weights.k_weight * key).sum(-1, keepdim=True)
     dot = dot * rms(h, config.norm_eps) * rms(key, config.norm_eps) * d**-0.5  # [T, m, 1]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.kernels import Matrix
+from engine.kernels import FRESH, Matrix, Workspace
 from engine.numerics import EXACT, Numerics, sigmoid
 from engine.weights import MixWeights
 
@@ -33,15 +33,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * rms(x, eps) * weight
 
 
-def normed(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
+def normed(x: Tensor, weight: Tensor, eps: float, numerics: Numerics, work: Workspace = FRESH) -> Tensor:
     """`rms_norm` as a value of the forward. Shapes: x [..., W]; weight [W]."""
     kernels = numerics.native()
     if kernels is not None:
-        return kernels.norm(x.contiguous(), weight, eps)
+        return kernels.norm(x.contiguous(), weight, eps, work)
     return numerics.value(rms_norm(x, weight, eps))
 
 
-def mix(h: Tensor, weights: MixWeights, config: ModelConfig, numerics: Numerics = EXACT) -> Mix:
+def mix(
+    h: Tensor, weights: MixWeights, config: ModelConfig, numerics: Numerics = EXACT, work: Workspace = FRESH
+) -> Mix:
     """The three coefficient sets of a half block, from the stream as it enters; all float32.
 
     Shapes: h [T, m, D]. The comb matrix starts with a softmax and one column normalisation, then alternates rows and
@@ -51,8 +53,8 @@ def mix(h: Tensor, weights: MixWeights, config: ModelConfig, numerics: Numerics 
     m, eps = config.hc_mult, config.hc_eps
     kernels = numerics.native()
     if kernels is not None:
-        rounds = config.hc_sinkhorn_iters
-        return Mix(*kernels.mix(h.contiguous(), weights.fn, weights.base, weights.scale, config.norm_eps, eps, rounds))
+        rounds, x = config.hc_sinkhorn_iters, h.contiguous()
+        return Mix(*kernels.mix(x, weights.fn, weights.base, weights.scale, config.norm_eps, eps, rounds, work))
     flat = h.flatten(1)  # [T, m*D] copy-major
     product = numerics.product(flat, Matrix(kind="plain", weight=weights.fn, scale=None))
     z = product * rms(flat, config.norm_eps)  # [T, (2+m)*m]
@@ -82,19 +84,23 @@ def collapse(h: Tensor, pre: Tensor, numerics: Numerics) -> Tensor:
     return numerics.value(total)
 
 
-def collapse_normed(h: Tensor, pre: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
+def collapse_normed(
+    h: Tensor, pre: Tensor, weight: Tensor, eps: float, numerics: Numerics, work: Workspace = FRESH
+) -> Tensor:
     """`collapse`, then `normed`: what a half block works on.
 
     Shapes: h [T, m, D]; pre [T, m]; weight [D]; result [T, D].
     """
     kernels = numerics.native()
     if kernels is not None:
-        return kernels.collapse(h.contiguous(), pre.contiguous(), weight, eps)
+        return kernels.collapse(h.contiguous(), pre.contiguous(), weight, eps, work)
     return normed(collapse(h, pre, numerics), weight, eps, numerics)
 
 
-def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics) -> Tensor:
+def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics, out: Tensor | None = None) -> Tensor:
     """post[j] * y + sum over i of comb[i, j] * h[i]. Shapes: h [T, m, D]; y [T, D]; result like h.
+
+    The native kernels put the result in `out` if given, which is not h.
 
     Products and sums are separate float32 steps in copy order, as in the released runtime: fused ones round a
     bfloat16 stream differently often enough to be seen (of 130 golden prompt positions 42 instead of 129 then agree to
@@ -102,7 +108,7 @@ def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics) -> Tenso
     """
     kernels = numerics.native()
     if kernels is not None:
-        return kernels.update(h.contiguous(), y.contiguous(), coefficients.post, coefficients.comb)
+        return kernels.update(h.contiguous(), y.contiguous(), coefficients.post, coefficients.comb, out)
     mixed = coefficients.comb[:, 0].unsqueeze(-1) * h[:, :1]  # [T, m, D]
     for copy in range(1, h.shape[1]):
         mixed = mixed + coefficients.comb[:, copy].unsqueeze(-1) * h[:, copy : copy + 1]

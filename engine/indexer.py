@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.hyper import normed
+from engine.kernels import FRESH, Workspace
 from engine.numerics import Numerics
 from engine.rotary import rotated
 from engine.schedule import NO_OWNER, n_scored
@@ -26,19 +27,20 @@ def index_keys(
     config: ModelConfig,
     freq: Tensor,
     numerics: Numerics,
+    work: Workspace = FRESH,
 ) -> Tensor:
     """Index keys of new groups, from their unrotated latents.
 
     Shapes: latents [G, hd]; positions [G] int64 (first token of each group); result [G, di].
     """
-    keys = numerics.value(numerics.product(latents, weights.index_wk))
-    keys = normed(keys, weights.index_norm, config.norm_eps, numerics)
+    keys = numerics.value(numerics.product(latents, weights.index_wk, work))
+    keys = normed(keys, weights.index_norm, config.norm_eps, numerics, work)
     return numerics.index(rotated(keys, positions, freq, numerics))
 
 
 def select(
     x: Tensor, low_rank_query: Tensor, weights: IndexerWeights, layer: int, state: State, step: Step,
-    config: ModelConfig, freq: Tensor, numerics: Numerics,
+    config: ModelConfig, freq: Tensor, numerics: Numerics, work: Workspace = FRESH,
 ) -> Tensor:  # fmt: skip
     """The groups each row attends to: [T, min(K, groups)] int64, ascending, -1 behind the last.
 
@@ -47,10 +49,11 @@ def select(
     Source: spec/architecture sections 9.5, 9.6, 12.
     """
     heads, width = config.index_n_heads, config.index_head_dim
-    queries = numerics.value(numerics.product(numerics.operand(low_rank_query), weights.wq_b)).view(-1, heads, width)
+    queries = numerics.value(numerics.product(numerics.operand(low_rank_query), weights.wq_b, work))
+    queries = queries.view(-1, heads, width)
     queries = numerics.index(rotated(queries, step.positions, freq, numerics))  # [T, Hi, di]
-    head_weight = numerics.value(numerics.product(x, weights.weights_proj)) * (width**-0.5 * heads**-0.5)
-    head_weight = numerics.value(head_weight)  # [T, Hi] may be negative
+    head_weight = numerics.value(numerics.product(x, weights.weights_proj, work))
+    head_weight = numerics.value(head_weight.mul_(width**-0.5 * heads**-0.5))  # [T, Hi] may be negative
 
     owners = step.schedule.owners[layer]
     counts = [n_scored(config, layer, owner, step.start + row) for row, owner in enumerate(owners)]

@@ -7,20 +7,42 @@ for attention, whose probabilities the reference rounds in blocks.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from engine.formats import round_bf16, round_fp4, round_fp4_e4m3, round_fp8
-from engine.kernels import Matrix, grouped_matmul, matmul, native
+from engine.kernels import FRESH, Matrix, Workspace, grouped_matmul, matmul, native
 from engine.kernels.native_path import NativeKernels
 
 NumericsName = Literal["exact", "reference"]
 
 
+class Product(Protocol):
+    """A product with any matrix; a native one lies in `work`."""
+
+    def __call__(self, x: Tensor, matrix: Matrix, work: Workspace = FRESH) -> Tensor:
+        """Shapes: x [T, K]; result [T, N]."""
+
+
+class GroupedProduct(Protocol):
+    """The block-diagonal product of `kernels.grouped_matmul`; a native one lies in `work`."""
+
+    def __call__(self, x: Tensor, matrix: Matrix, groups: int, work: Workspace = FRESH) -> Tensor:
+        """Shapes: x [T, groups*K]; result [T, N]."""
+
+
 def _same(x: Tensor) -> Tensor:
     return x
+
+
+def _in_blocks(x: Tensor, matrix: Matrix, work: Workspace = FRESH) -> Tensor:
+    return matmul(x, matrix, work, in_blocks=True)
+
+
+def _by_torch(x: Tensor, matrix: Matrix, groups: int, work: Workspace = FRESH) -> Tensor:
+    return grouped_matmul(x, matrix, groups, work, by_torch=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +54,11 @@ class Numerics:
     """Any result that the released runtime holds in bfloat16."""
     operand: Callable[[Tensor], Tensor]
     """Input of an fp8 or fp4 matrix."""
-    product: Callable[[Tensor, Matrix], Tensor]
+    product: Product
     """Product of an input [T, K] with any matrix: [T, N]. The released kernels add 32 columns of a packed one at a
     time, and the order shows: in a library's order, 102 instead of 129 of 130 golden prompt positions agree to the
     last bit."""
-    grouped: Callable[[Tensor, Matrix, int], Tensor]
+    grouped: GroupedProduct
     """The block-diagonal product of `kernels.grouped_matmul`."""
     window_kv: Callable[[Tensor], Tensor]
     """A window key after rotation."""
@@ -77,8 +99,8 @@ REFERENCE = Numerics(
     name="reference",
     value=round_bf16,
     operand=round_fp8,
-    product=lambda x, matrix: matmul(x, matrix, in_blocks=True),
-    grouped=lambda x, matrix, groups: grouped_matmul(x, matrix, groups, by_torch=True),
+    product=_in_blocks,
+    grouped=_by_torch,
     window_kv=lambda x: round_bf16(round_fp8(x)),
     compressed_kv=lambda x: round_bf16(round_fp4_e4m3(x)),
     index=lambda x: round_bf16(round_fp4(x)),
