@@ -6,14 +6,18 @@ Usage: python -m tests.engine.draft_timing [--head knows|wrong] [--width N] [--t
 Both checkpoints have the same trunk: whatever it reads, it says the successor of the last token in one long cycle, and
 every token routes to experts of its own. The head of the one knows the successors by its bigram pair; that of the other
 has another cycle in mind. Runs with and without drafts take turns, each with a cache of its own that begins empty, past
-the page cache. Printed are medians, and each way's times in order.
+the page cache: whole runs with the head that agrees, and token by token with the other, where one in a hundred counts
+and the machine changes its pace by more than that from minute to minute. Printed are medians, and each way's times in
+order.
 """
 
 import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +26,7 @@ import numpy as np
 from engine.config import load_config
 from engine.draft.drafter import make_drafter
 from engine.draft.settings import DraftSettings
-from engine.events import TokenDrawn, TurnDone, TurnStats
+from engine.events import Event, TokenDrawn, TurnDone, TurnStats
 from engine.generate import generate
 from engine.model import Model
 from engine.streams import StreamSettings
@@ -89,24 +93,31 @@ def _write_rows(folder: Path, name: str, rows: np.ndarray, to: Sequence[int], *,
     poke(folder, name, 0, encode_bf16(placed).astype("<u2").tobytes())
 
 
-def decode(folder: Path, drafts: DraftSettings, n_tokens: int) -> tuple[list[int], TurnStats]:
-    """Tokens, and figures of the turn; from an empty cache, past the page cache."""
+@contextmanager
+def decoding(folder: Path, drafts: DraftSettings, n_tokens: int) -> Iterator[Iterator[Event]]:
+    """The events of a turn; from an empty cache, past the page cache."""
     config = load_config(folder).config
     with Checkpoint.open(folder) as files:
         settings = StreamSettings(slots_per_layer=SLOTS, cache_rows=64, io="auto")
         model = Model.open(files, config, streams=settings, drafts=drafts.mode != "off")
-        events = list(generate(
+        yield generate(
             model, model.new_state(), PROMPT, sampler=GREEDY, max_tokens=n_tokens, stop_ids=(),
             drafter=make_drafter(model, drafts),
-        ))  # fmt: skip
+        )  # fmt: skip
         model.close()
+
+
+def decode(folder: Path, drafts: DraftSettings, n_tokens: int) -> tuple[list[int], TurnStats]:
+    """Tokens, and figures of the turn."""
+    with decoding(folder, drafts, n_tokens) as coming:
+        events = list(coming)
     done = events[-1]
     assert isinstance(done, TurnDone)
     return [e.token for e in events if isinstance(e, TokenDrawn)], done.stats
 
 
 def compare(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pairs: int) -> dict[str, float]:
-    """Run the ways in turn, `n_pairs` times; median seconds of each, printed too."""
+    """Run the ways one after the other, `n_pairs` times; median seconds of each, printed too."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     last: dict[str, TurnStats] = {}
     expected: list[int] = []
@@ -116,10 +127,39 @@ def compare(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pairs
             expected = expected or tokens
             assert tokens == expected, f"{name} says something else"
             times[name].append(last[name].decode_s)
+    return _told(times, last, n_tokens)
+
+
+def keep_step(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pairs: int) -> dict[str, float]:
+    """Run the ways side by side, a token of each in turn, `n_pairs` times; median seconds of each, printed too."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    last: dict[str, TurnStats] = {}
+    for _ in range(n_pairs):
+        spent = dict.fromkeys(ways, 0.0)
+        with ExitStack() as undo:
+            runs = {name: undo.enter_context(decoding(folder, ways[name], n_tokens)) for name in ways}
+            for number in range(n_tokens + 1):  # the end of the turn comes behind the last token
+                order = list(ways) if number % 2 else list(ways)[::-1]
+                said = set()
+                for name in order:
+                    began = time.perf_counter()
+                    event = next(e for e in runs[name] if isinstance(e, TokenDrawn | TurnDone))
+                    spent[name] += (time.perf_counter() - began) if number else 0.0  # the first follows the prompt
+                    if isinstance(event, TurnDone):
+                        last[name] = event.stats
+                    else:
+                        said.add(event.token)
+                assert len(said) == (number < n_tokens), "one way says something else"
+        for name, seconds in spent.items():
+            times[name].append(seconds)
+    return _told(times, last, n_tokens)
+
+
+def _told(times: dict[str, list[float]], last: dict[str, TurnStats], n_tokens: int) -> dict[str, float]:
     medians = {name: statistics.median(some) for name, some in times.items()}
     for name, some in times.items():
-        draft = last[name].draft
-        did = f"{last[name].wait_s / last[name].decode_s:.0%} of it waiting"
+        draft, seconds = last[name].draft, some[-1]
+        did = f"{last[name].wait_s / seconds:.0%} of it waiting"
         if draft is not None:
             did += f", {draft.accepted} of {draft.drafted} right in {draft.rounds} rounds, {len(draft.pauses)} pauses"
         each = " ".join(f"{seconds:.2f}" for seconds in some)
@@ -142,7 +182,8 @@ def main() -> int:
         ways["always 5"] = DraftSettings(mode="on")
     with tempfile.TemporaryDirectory(dir=options.folder) as root:
         geometry = replace(WIDE, dim=options.width, moe_inter_dim=options.width)
-        medians = compare(cycling(Path(root), head_knows=knows, geometry=geometry), ways, options.tokens, options.pairs)
+        folder = cycling(Path(root), head_knows=knows, geometry=geometry)
+        medians = (compare if knows else keep_step)(folder, ways, options.tokens, options.pairs)
     ratio = medians["auto"] / medians["off"]
     print(f"with drafts a token takes {ratio:.3f} times as long as without")
     return int(ratio >= (1.0 if knows else 1.03))
