@@ -86,6 +86,7 @@ class ChatFrame(Screen[None]):
         self._editing: Node | None = None
         self._armed: tuple[str, str] | None = None  # a dear action that was asked about, and its message
         self._status_due = 0.0
+        self._real_model = ""  # what the released model would take and give here
         self._given_back: str | None = None  # a text that could not be sent
         self._refused: tuple[str, str] | None = None  # a text that cannot be sent, and why
         self._left: list[Transcript] = []  # conversations whose last turn has not ended yet
@@ -144,6 +145,12 @@ class ChatFrame(Screen[None]):
         self._show_heading()
         self.show_status()
 
+    def tell_of_real_model(self, text: str) -> None:
+        """What the released model would take and give here, for an empty conversation to show."""
+        self._real_model = text
+        if self.conversation.transcript.head is None and self.conversation.running is None:
+            self.reload()
+
     def _welcome(self) -> list[list[Span]]:
         choice = self.artesian.choice
         lines = [[Span("")], [Span("Artesian", "strong")], [Span("")]]
@@ -152,6 +159,7 @@ class ChatFrame(Screen[None]):
                 [Span("This is the bundled demo, a tiny model that knows only Artesian's help. It is not DeepSeek.")],
                 [Span("Name the folder of a checkpoint with --model, or choose one: /model.", "faint")],
             ]
+            lines += [[Span("")], [Span(self._real_model)]] if self._real_model else []
         else:
             lines.append([Span(one_line(str(choice.folder)), "faint")])
         for keys, what in (
