@@ -28,6 +28,7 @@ from app.find_models import find_checkpoints, usual_places
 from app.host import Host, Opened
 from app.model_choice import ModelChoice
 from app.paths import demo_folder, log_file
+from app.plan_report import real_model_text
 from app.run_options import RunOptions
 from app.sanitize import one_line
 from app.settings import Settings
@@ -144,7 +145,9 @@ class ArtesianApp(ThemedApp):
 
     @work(thread=True, exit_on_error=False)
     def _look_for_models(self) -> None:
-        """Say that a checkpoint was found. No screen opens by itself: whoever starts is typing already."""
+        """Say that a checkpoint was found, or what the released model would be here. No screen opens by itself: whoever
+        starts is typing already.
+        """
         demo = demo_folder().resolve()
         worker = get_current_worker()
         for folder in find_checkpoints(usual_places(self.settings, Path.home()), lambda: worker.is_cancelled):
@@ -152,6 +155,9 @@ class ArtesianApp(ThemedApp):
                 text = f"There is a checkpoint in {one_line(str(folder))}: /model shows it and what to expect of it."
                 self.call_from_thread(self.notify, text, timeout=15, markup=False)
                 return
+        text = f"{real_model_text(self.settings, self.options, Path.home())} `artesian plan --released` shows how."
+        if not worker.is_cancelled:
+            self.call_from_thread(self.chat.tell_of_real_model, text)
 
     def action_help_quit(self) -> None:
         """Ctrl+C, which Textual keeps for itself: stop a reply as in line mode, or say how to leave."""
