@@ -1,9 +1,11 @@
-"""Tokens a second against memory, drawn in the terminal and as an SVG file. Draws what it is given."""
+"""Tokens a second against memory, drawn in the terminal and as a file. Draws what it is given."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 from app.errors import UsageError
 
@@ -38,19 +40,52 @@ def text_plot(points: Points, here_bytes: int) -> list[str]:
 
 
 def write_plot(path: Path, points: Points, here_bytes: int, title: str) -> None:
-    """The curve as an SVG file; a file that is there is replaced. Raises: UsageError; OSError."""
-    if path.suffix.lower() != ".svg":
-        raise UsageError(f"--plot writes .svg files, not {path.suffix or 'files without a suffix'}")
-    path.write_text(svg_plot(points, here_bytes, title), encoding="utf-8")
+    """The curve as a file of the kind its name says; a file that is there is replaced. Raises: UsageError; OSError."""
+    drawing = _drawing(points, here_bytes, title)
+    match path.suffix.lower():
+        case ".svg":
+            path.write_text(svg(drawing), encoding="utf-8")
+        case ".png":
+            from app.plan_png import write_png  # Pillow, which need not be there
+
+            write_png(path, drawing)
+        case suffix:
+            raise UsageError(f"--plot writes .svg and .png files, not {suffix or 'files without a suffix'}")
 
 
-_WIDTH, _HEIGHT, _LEFT, _BELOW, _ABOVE = 640, 360, 64, 48, 40
+WIDTH, HEIGHT = 640, 360
+_LEFT, _BELOW, _ABOVE = 64, 48, 40
+INK, GRID, CURVE, HERE = "#777777", "#cccccc", "#2878c8", "#c85028"
+"""Readable on light and dark ground."""
 
 
-def svg_plot(points: Points, here_bytes: int, title: str) -> str:
-    """The curve as an SVG document, readable on light and dark ground."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stroke:
+    """A line through points."""
+
+    points: tuple[tuple[float, float], ...]
+    colour: str
+    width: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """Text on a base line."""
+
+    x: float
+    y: float
+    text: str
+    size: int = 13
+    anchor: Literal["start", "middle", "end"] = "start"
+
+
+Drawing = Sequence[Stroke | Label]
+"""What is drawn, the lower first, on `WIDTH` by `HEIGHT`."""
+
+
+def _drawing(points: Points, here_bytes: int, title: str) -> Drawing:
     top, first, last = max(speed for _, speed in points) or 1.0, points[0][0], points[-1][0]
-    right, bottom = _WIDTH - 24, _HEIGHT - _BELOW
+    right, bottom = WIDTH - 24, HEIGHT - _BELOW
 
     def x(n_bytes: float) -> float:
         return _LEFT + (right - _LEFT) * (n_bytes - first) / max(1, last - first)
@@ -58,24 +93,36 @@ def svg_plot(points: Points, here_bytes: int, title: str) -> str:
     def y(speed: float) -> float:
         return bottom - (bottom - _ABOVE) * speed / (1.05 * top)
 
-    path = " ".join(f"{x(n):.1f},{y(speed):.1f}" for n, speed in points)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
-        'font-size="13" fill="#777" stroke="none">',
-        f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>',
-    ]
+    parts: list[Stroke | Label] = [Label(x=_LEFT, y=22, text=title, size=15)]
     for i in range(5):
         speed, n_bytes = top * i / 4, first + (last - first) * i / 4
-        parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{y(speed):.1f}" y2="{y(speed):.1f}" stroke="#ccc"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y(speed) + 4:.1f}" text-anchor="end">{speed:.2g}</text>')
-        parts.append(f'<text x="{x(n_bytes):.1f}" y="{bottom + 18}" text-anchor="middle">{n_bytes / 1e9:.0f} GB</text>')
-    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 8}">tokens a second of an answer, by memory</text>')
-    parts.append(f'<polyline points="{path}" fill="none" stroke="#2878c8" stroke-width="2.5"/>')
+        parts.append(Stroke(points=((_LEFT, y(speed)), (right, y(speed))), colour=GRID))
+        parts.append(Label(x=_LEFT - 8, y=y(speed) + 4, text=f"{speed:.2g}", anchor="end"))
+        parts.append(Label(x=x(n_bytes), y=bottom + 18, text=f"{n_bytes / 1e9:.0f} GB", anchor="middle"))
+    parts.append(Label(x=_LEFT, y=HEIGHT - 8, text="tokens a second of an answer, by memory"))
+    parts.append(Stroke(points=tuple((x(n), y(speed)) for n, speed in points), colour=CURVE, width=2.5))
     if first <= here_bytes <= last:
         at = x(here_bytes)
-        parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_ABOVE}" y2="{bottom}" stroke="#c85028"/>')
-        parts.append(f'<text x="{at + 6:.1f}" y="{_ABOVE + 12}">this plan</text>')
-    return "\n".join([*parts, "</svg>", ""])
+        parts.append(Stroke(points=((at, _ABOVE), (at, bottom)), colour=HERE))
+        parts.append(Label(x=at + 6, y=_ABOVE + 12, text="this plan"))
+    return parts
+
+
+def svg(drawing: Drawing) -> str:
+    """A drawing as an SVG document."""
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        f'fill="{INK}" stroke="none">'
+    ]
+    for part in drawing:
+        if isinstance(part, Stroke):
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in part.points)
+            style = f'fill="none" stroke="{part.colour}" stroke-width="{part.width:g}"'
+            lines.append(f'<polyline points="{path}" {style}/>')
+        else:
+            style = f'font-size="{part.size}" text-anchor="{part.anchor}"'
+            lines.append(f'<text x="{part.x:.1f}" y="{part.y:.1f}" {style}>{escape(part.text)}</text>')
+    return "\n".join([*lines, "</svg>", ""])
 
 
 def _column(n_bytes: int, first: int, last: int) -> int:

@@ -8,6 +8,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.cli import main
@@ -169,7 +170,7 @@ def test_what_does_not_fit_is_exit_code_three_with_the_change_that_would(release
         (["--what-if", "ram"], "--what-if ram must be"),
         (["--what-if", "rem=1GB"], "--what-if knows ram"),
         (["--what-if", "drives=2GB"], "--what-if drives must be"),
-        (["--plot", "x.bmp"], "--plot writes .svg"),
+        (["--plot", "x.bmp"], "--plot writes .svg and .png"),
         (["--last"], "no turn on"),
     ],
 )
@@ -196,8 +197,32 @@ def test_a_plot_shows_where_a_curve_is() -> None:
     lines = text_plot([(10**10, 0.0), (2 * 10**10, 2.0)], 2 * 10**10)
     assert lines[1].rstrip().endswith("*") and lines[12].index("*") == 10  # from the lower left to the upper right
     assert lines[-1].index("^") == 10 + 59
-    with pytest.raises(UsageError):
-        write_plot(Path("x.png"), [(1, 1.0), (2, 2.0)], 1, "x")
+    with pytest.raises(UsageError, match=r"not \.gif"):
+        write_plot(Path("x.gif"), [(1, 1.0), (2, 2.0)], 1, "x")
+
+
+def test_a_plot_as_png_has_the_curve_where_the_svg_has_it(tmp_path: Path) -> None:
+    """Two points make a straight line, whose middle is in the middle of both."""
+    pillow = pytest.importorskip("PIL.Image", reason="Pillow is not installed, which only this needs")
+    file = tmp_path / "plot.png"
+    write_plot(file, [(10**10, 0.0), (2 * 10**10, 2.0)], 2 * 10**10, "A model")
+    image = pillow.open(file)
+    assert (image.format, image.size) == ("PNG", (1280, 720))
+    rows, columns = np.nonzero((np.asarray(image) == (0x28, 0x78, 0xC8)).all(2))
+    left, right = ((columns[i], rows[i]) for i in (columns.argmin(), columns.argmax()))
+    # From the lower left of the frame to below its upper edge, of which 5 in 105 are left free: twice the SVG's units.
+    assert left[0] == pytest.approx(2 * 64, abs=3) and left[1] == pytest.approx(2 * 312, abs=4)
+    assert right[0] == pytest.approx(2 * 616, abs=3) and right[1] == pytest.approx(2 * (312 - 272 / 1.05), abs=4)
+
+
+def test_without_pillow_a_png_is_refused_and_an_svg_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)  # as if it were not installed
+    points = [(1, 1.0), (2, 2.0)]
+    with pytest.raises(UsageError, match="Pillow") as refused:
+        write_plot(tmp_path / "plot.png", points, 1, "x")
+    assert "pip install" in refused.value.hint and not (tmp_path / "plot.png").exists()
+    write_plot(tmp_path / "plot.svg", points, 1, "x")
+    assert (tmp_path / "plot.svg").exists()
 
 
 def test_a_bar_shows_something_of_everything_but_nothing() -> None:
