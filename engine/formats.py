@@ -100,9 +100,12 @@ def expand_rows(weight: Tensor, scale: Tensor) -> Tensor:
     Shapes: weight [R, W] uint8 (e4m3); scale [R, ceil(W/32)] uint8 (e8m0), one per 32 columns of that row; result [R,
     W].
     """
-    width = weight.shape[1]
-    factor = expand_scale(scale).repeat_interleave(SCALE_BLOCK, 1)[:, :width]
-    return E4M3[weight.to(torch.int32)].mul_(factor)
+    values, factor = E4M3[weight.to(torch.int32)], expand_scale(scale)
+    if values.shape[1] % SCALE_BLOCK:
+        return values.mul_(factor.repeat_interleave(SCALE_BLOCK, 1)[:, : values.shape[1]])
+    # Not by repeating factors: for that torch wakes its threads, however few there are.
+    values.view(*factor.shape, SCALE_BLOCK).mul_(factor.unsqueeze(-1))
+    return values
 
 
 def check_codes(name: str, weight: Tensor, scale: Tensor | None, *, fp8: bool) -> None:

@@ -16,8 +16,10 @@ from engine.schedule import NO_OWNER, n_scored
 from engine.state import State, Step
 from engine.weights import CompressorWeights, IndexerWeights
 
-_SCORE_BYTES = 16 << 20
-"""Scratch for the scores of the rows scored together, by head on the torch path."""
+_SCORE_BYTES = 4 << 20
+"""Scratch for the scores of the rows scored together, by head on the torch path; choosing among them takes it again
+several times.
+"""
 
 
 def index_keys(
@@ -64,7 +66,7 @@ def select(
         step.candidates = torch.zeros((step.n_rows, -(-n_groups // config.candidate_block_size)), dtype=torch.bool)
     if n_groups == 0:
         return picks
-    # The native path sums over heads as it goes: released sizes then score 128 rows together at 32,768 groups, not 4.
+    # The native path sums over heads as it goes: released sizes then score 32 rows together at 32,768 groups, not 1.
     per_row = n_groups if numerics.native() is not None else heads * n_groups
     block = max(1, _SCORE_BYTES // (4 * per_row))
     allowed: Tensor | None = None
@@ -87,6 +89,8 @@ def select(
                 assert step.candidates is not None, "verified configs put the candidate source before its users"
                 allowed = step.candidates[rows]
             chosen = choose(scores, visible, allowed, config, numerics)
+            if row == 0 and stop == step.n_rows:
+                return chosen
             picks[rows, : chosen.shape[1]] = chosen
         row = stop
     return picks

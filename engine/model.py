@@ -28,7 +28,7 @@ from engine.events import LoadProgress, PrefillProgress
 from engine.experts import ExpertWeights, expert_bytes
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse_normed, mix, update
-from engine.kernels import Matrix
+from engine.kernels import FRESH, Matrix, Workspace
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import NUMERICS, NumericsName
 from engine.phases import PhaseClock
@@ -92,6 +92,7 @@ class Model:
         self.streams = streams
         self.clock = PhaseClock()
         """Where the time of forwards goes."""
+        self._memory = _Memory()
         self.layers_done = 0
         """Of the forward under way: how many layers are computed. May be read from any thread."""
         self._bytes = {block.layer: _BlockBytes.of(block) for block in trunk.blocks}
@@ -257,7 +258,12 @@ class Model:
         trace: Trace | None,
     ) -> Result:
         config, numerics, ids, clock = self.config, self.numerics, step.ids, self.clock
-        h = self._embed(ids, should_stop).unsqueeze(1).repeat(1, config.hc_mult, 1)  # [T, m, D]
+        # Torch makes results of its own, and the stream is not kept twice for it.
+        memory = self._memory.begin(len(ids)) if numerics.native() is not None else _Memory(FRESH)
+        work = memory.half
+        h = memory.stream.take(len(ids), config.hc_mult, config.dim)  # [T, m, D]
+        h.copy_(self._embed(ids, should_stop).unsqueeze(1))
+        spare = memory.stream.take(*h.shape) if numerics.native() is not None else None
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
         targets: list[Tensor] = []
@@ -271,25 +277,28 @@ class Model:
             if block.engram is not None:
                 weight, scale = tickets[layer].collect(_checking(should_stop))
                 looked_up = expand_collected(weight, scale, layer, rows[layer])  # [T, C*de]
-                h = engram(h, looked_up, block.engram, config, numerics)
+                h = engram(h, looked_up, block.engram, config, numerics, work, out=h)
+                work.clear()
                 clock.lap("engram", n_bytes.engram)
             if self.head is not None and layer in config.dspark_target_layer_ids:
                 targets.append(numerics.value(_mean_copies(h[-_draft_rows(step, config.window_size) :])))  # [n, D]
             # Attention half: collapsed with the mix handed in, scattered with its own.
-            coefficients = mix(h, block.mix_attention, config, numerics)
-            x = collapse_normed(h, pre, block.attention.norm, config.norm_eps, numerics)
+            coefficients = mix(h, block.mix_attention, config, numerics, memory.first.clear())
+            x = collapse_normed(h, pre, block.attention.norm, config.norm_eps, numerics, work)
             clock.lap("dense")
-            y = attention(x, block.attention, layer, state, step, config, freq, numerics, clock)
+            y = attention(x, block.attention, layer, state, step, config, freq, numerics, clock, work)
             clock.lap("attention", n_bytes.attention)
-            h = update(h, y, coefficients, numerics)
+            h, spare = update(h, y, coefficients, numerics, spare), h if spare is not None else None
             pre = coefficients.pre
+            work.clear()
             # FFN half: collapsed with the mix of the attention half.
-            coefficients = mix(h, block.mix_ffn, config, numerics)
-            x = collapse_normed(h, pre, block.ffn.norm, config.norm_eps, numerics)
-            routing = route(x, block.ffn, config.n_activated_experts, config, numerics)
-            y = moe(x, routing, self._waves(layer, _phase(step), should_stop), block.ffn, config, numerics)
-            h = update(h, y, coefficients, numerics)
+            coefficients = mix(h, block.mix_ffn, config, numerics, memory.second.clear())
+            x = collapse_normed(h, pre, block.ffn.norm, config.norm_eps, numerics, work)
+            routing = route(x, block.ffn, config.n_activated_experts, config, numerics, work)
+            y = moe(x, routing, self._waves(layer, _phase(step), should_stop), block.ffn, config, numerics, work)
+            h, spare = update(h, y, coefficients, numerics, spare), h if spare is not None else None
             pre = coefficients.pre
+            work.clear()
             clock.lap("dense", n_bytes.dense)
             if trace is not None:
                 self._record(trace, step, layer, routing, h)
@@ -298,7 +307,7 @@ class Model:
         if trace is not None:
             trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
         clock.lap("other")
-        x = collapse_normed(h[-n_logits:], pre[-n_logits:], self._trunk.norm, config.norm_eps, numerics)
+        x = collapse_normed(h[-n_logits:], pre[-n_logits:], self._trunk.norm, config.norm_eps, numerics, work)
         result = Result(step=step, logits=numerics.product(x, self._trunk.head))
         clock.lap("head", self._head_bytes)
         return result
@@ -352,12 +361,36 @@ class Model:
 
     @staticmethod
     def _record(trace: Trace, step: Step, layer: int, routing: Routing, h: Tensor) -> None:
-        trace.routing[layer] = routing
+        trace.routing[layer] = Routing(routing.experts.clone(), routing.weights.clone())
         trace.streams.append(h[-1].clone())
         if layer in step.schedule.owners:
             assert step.selection is not None
             trace.selections[layer] = step.selection
             trace.owners[layer] = step.schedule.owners[layer]
+
+
+class _Memory:
+    """What a model keeps for the results inside its forwards.
+
+    Attributes:
+        stream: The residual stream, for a whole forward.
+        half: Everything else, until a half block ends.
+        first, second: Coefficients of the attention half and of the FFN half, each until its next one.
+    """
+
+    def __init__(self, one: Workspace | None = None) -> None:
+        """With `one`, that is all of them."""
+        self.stream, self.half, self.first, self.second = (one or Workspace() for _ in range(4))
+        self._n_rows = 0
+
+    def begin(self, n_rows: int) -> "_Memory":
+        """Everything is free again; after a prompt, a step gives back what only a prompt needs."""
+        for one in (self.stream, self.half, self.first, self.second):
+            if n_rows <= _MOST_STEP_ROWS < self._n_rows:
+                one.release()
+            one.clear()
+        self._n_rows = n_rows
+        return self
 
 
 class _BlockBytes(NamedTuple):

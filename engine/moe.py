@@ -30,7 +30,10 @@ class Routing(NamedTuple):
     weights: Tensor  # [T, k] float32
 
 
-def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig, numerics: Numerics = EXACT) -> Routing:
+def route(
+    x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig, numerics: Numerics = EXACT,
+    work: Workspace = FRESH,
+) -> Routing:  # fmt: skip
     """Choose experts. Shapes: x [T, D] after the FFN norm.
 
     score = sqrt(softplus(gate x)); the k largest score + bias win, ties to the lowest index; weights are the unbiased
@@ -38,11 +41,11 @@ def route(x: Tensor, weights: FfnWeights, n_used: int, config: ModelConfig, nume
     to a row of zeros at ordinary logits nor overflows.
     Source: spec/architecture section 10.
     """
-    logits = numerics.product(x, weights.gate)  # [T, E]
+    logits = numerics.product(x, weights.gate, work)  # [T, E]
     kernels = numerics.native()
     if kernels is not None:
-        over_sum = n_used > 1 and config.norm_topk_prob
-        return Routing(*kernels.route(logits, weights.gate_bias, n_used, over_sum=over_sum, scale=config.route_scale))
+        over_sum, scale = n_used > 1 and config.norm_topk_prob, config.route_scale
+        return Routing(*kernels.route(logits, weights.gate_bias, n_used, over_sum=over_sum, scale=scale, work=work))
     # By exp and log1p: torch's own softplus computes the last values of a tensor by another routine (see `sigmoid`).
     scores = torch.sqrt(torch.where(logits > 20, logits, torch.log1p(torch.exp(logits.clamp_max(20)))))
     order = torch.sort(scores + weights.gate_bias, dim=1, descending=True, stable=True).indices
@@ -58,22 +61,25 @@ ExpertWaves = Callable[[Sequence[int]], Iterable[Sequence[tuple[int, ExpertWeigh
 
 
 def moe(
-    x: Tensor, routing: Routing, waves: ExpertWaves, weights: FfnWeights, config: ModelConfig, numerics: Numerics
-) -> Tensor:
+    x: Tensor, routing: Routing, waves: ExpertWaves, weights: FfnWeights, config: ModelConfig, numerics: Numerics,
+    work: Workspace = FRESH,
+) -> Tensor:  # fmt: skip
     """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D]."""
     kernels = numerics.native()
     operand = x.contiguous() if kernels is not None else numerics.operand(x)
-    shared = _begin_shared(operand, weights, config, numerics)
-    parts = routed(operand, routing, waves, config.swiglu_limit, numerics)
+    shared = _begin_shared(operand, weights, config, numerics, work)
+    parts = routed(operand, routing, waves, config.swiglu_limit, numerics, work)
     if kernels is not None:
-        return kernels.total(parts, shared())
+        return kernels.total(parts, shared(), work)
     total = parts[:, 0]
     for rank in range(1, parts.shape[1]):
         total = total + parts[:, rank]
     return numerics.value(total + shared())
 
 
-def routed(operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, numerics: Numerics) -> Tensor:
+def routed(
+    operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, numerics: Numerics, work: Workspace = FRESH
+) -> Tensor:
     """Every expert's contributions, wherever it lies: operand [T, D] -> [T, k, D].
 
     What cards compute is begun as it comes and collected later, so that cards and the processor work at once. What a
@@ -82,7 +88,7 @@ def routed(operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, 
     places: dict[int, list[int]] = {}
     for place, expert in enumerate(routing.experts.flatten().tolist()):
         places.setdefault(expert, []).append(place)
-    parts = operand.new_empty((*routing.experts.shape, operand.shape[1]))  # [T, k, D]
+    parts = work.take(*routing.experts.shape, operand.shape[1])  # [T, k, D]
     begun: deque[Pending] = deque()
     wanted = sorted(places)
     while wanted:
@@ -121,12 +127,12 @@ def _by_card(
 
 
 def _begin_shared(
-    operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics
+    operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics, work: Workspace
 ) -> Callable[[], Tensor]:
     """The shared expert of every row, begun at once where its weights lie on a card."""
     device = weights.shared_w1.weight.device
     if device.type == "cpu" or operand.shape[0] > MOST_ROWS:  # more are gone through in pieces
-        return lambda: shared_expert(operand, weights, config, numerics)
+        return lambda: shared_expert(operand, weights, config, numerics, work)
     try:
         there = shared_expert(operand.to(device), weights, config, numerics.at(device))
     except torch.OutOfMemoryError as error:
@@ -134,12 +140,14 @@ def _begin_shared(
     return lambda: there.to(operand.device)
 
 
-def shared_expert(operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics) -> Tensor:
+def shared_expert(
+    operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics, work: Workspace = FRESH
+) -> Tensor:
     """The expert every row uses, unweighted. Shapes: operand [T, D]; result [T, D]."""
     kernels = numerics.native() if weights.shared_w1.weight.is_cpu else None
     if kernels is not None:
         return kernels.gated_expert(
-            operand, weights.shared_w1, weights.shared_w3, weights.shared_w2, config.swiglu_limit
+            operand, weights.shared_w1, weights.shared_w3, weights.shared_w2, config.swiglu_limit, work
         )
     gate = numerics.value(numerics.product(operand, weights.shared_w1))
     up = numerics.value(numerics.product(operand, weights.shared_w3))

@@ -33,14 +33,15 @@ class Workspace:
         tensor, self._used = found
         return tensor
 
-    def clear(self) -> None:
-        """Everything that was taken is given up. What did not fit will fit from now on."""
+    def clear(self) -> "Workspace":
+        """Everything that was taken is given up. What did not fit will fit from now on. Result: itself."""
         self._most = max(self._most, self._used)
         self._used = 0
         if self._most > self._memory.numel():
             self._views.clear()
             self._memory = torch.empty(0, dtype=torch.uint8)  # first: not both at once
             self._memory = torch.empty(self._most, dtype=torch.uint8)
+        return self
 
     def release(self) -> None:
         """Give the memory back as well."""
