@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +36,10 @@ _DEPENDENCIES = (
     "psutil",
 )
 
+_BUNDLED = "demo model, its tokenizer and texts: made by this project, under its licence"
+_LONGEST_LICENCE = 60
+"""Some put the whole text where its name belongs."""
+
 
 def run(
     *,
@@ -64,6 +68,7 @@ def gather(choice: ModelChoice, settings: Settings, settings_fault: str) -> dict
             "system": platform.platform(),
             **{name: _version(name) for name in _DEPENDENCIES},
         },
+        "licences": {name: _licence(name) for name in ("artesian", *_DEPENDENCIES)},
         "cpu": {
             "name": machine.cpu_name(cpuinfo),
             "features": list(machine.cpu_features(cpuinfo)),
@@ -104,7 +109,12 @@ def render(data: dict[str, Any]) -> str:
     def section(title: str, lines: list[tuple[str, str]]) -> None:
         rows.extend((title if i == 0 else "", name, one_line(value)) for i, (name, value) in enumerate(lines))
 
-    section("versions", [(name, found or "missing") for name, found in data["versions"].items()])
+    licences = data["licences"]
+    versions = [
+        (name, f"{found or 'missing'}{f'  ({licences[name]})' if licences.get(name) else ''}")
+        for name, found in data["versions"].items()
+    ]
+    section("versions", [*versions, ("bundled", _BUNDLED)])
     cpu = data["cpu"]
     quota = "" if cpu["quota_cores"] is None else f", limited to {cpu['quota_cores']:.1f} by its cgroup"
     section(
@@ -158,6 +168,19 @@ def _version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+def _licence(distribution: str) -> str | None:
+    """As its metadata says it, in one of three ways; None when none does."""
+    try:
+        about = metadata(distribution)
+    except PackageNotFoundError:
+        return None
+    said = about.get("License-Expression") or (about.get("License") or "").partition("\n")[0]
+    classes = (
+        line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")
+    )
+    return said if said and len(said) <= _LONGEST_LICENCE else next(classes, None)
 
 
 def _torch() -> dict[str, Any]:

@@ -36,6 +36,7 @@ def test_json_has_the_same_facts_with_their_units(capsys: Output) -> None:
     assert record["kind"] == "doctor"
     data = record["data"]
     assert data["versions"]["artesian"] == artesian_version()
+    assert data["licences"]["artesian"] == "MIT" and "BSD" in data["licences"]["numpy"]
     assert data["memory"]["total_bytes"] >= data["memory"]["available_bytes"] > 0
     assert data["cpu"]["n_cores_allowed"] >= 1
     assert data["model"] == {"folder": str(demo_folder()), "named_by": "demo", "demo": True}
