@@ -176,11 +176,11 @@ def _licence(distribution: str) -> str | None:
         about = metadata(distribution)
     except PackageNotFoundError:
         return None
-    said = about.get("License-Expression") or (about.get("License") or "").partition("\n")[0]
+    named = [about[key].partition("\n")[0] for key in ("License-Expression", "License") if key in about]
     classes = (
         line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")
     )
-    return said if said and len(said) <= _LONGEST_LICENCE else next(classes, None)
+    return next((one for one in (*named, *classes) if 0 < len(one) <= _LONGEST_LICENCE), None)
 
 
 def _torch() -> dict[str, Any]:
