@@ -37,7 +37,7 @@ from storage.headers import DTYPE_BITS
 from storage.outline import Outline, read_outline
 from storage.profile import UsageProfile
 
-ABILITIES = Abilities(cards=False, drafts=True)
+ABILITIES = Abilities(cards=True, cards_unasked=False, drafts=True)
 """Of the engine in this version."""
 RELEASED_NAME = "DeepSeek-V4.1-Flash"
 RELEASED_BYTES = 510_000_000_000

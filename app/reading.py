@@ -67,7 +67,7 @@ class MemoryOptions:
     ram: Annotated[
         str | None, Parameter(help="Most memory: 24GB, or 80% of what is available. [default: all but the reserve]")
     ] = None
-    vram: Annotated[str | None, Parameter(help="The same of every GPU. [default: all but 2 GB]")] = None
+    vram: Annotated[str | None, Parameter(help="The same of every GPU. [default: none is used]")] = None
     reserve: Annotated[
         str | None, Parameter(help="Memory left to the system: 4GB, or 10% of all. [default: a tenth, at least 2GB]")
     ] = None

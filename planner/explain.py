@@ -12,12 +12,14 @@ from planner.facts import Gpu, MachineFacts, with_drives
 from planner.footprint import Footprint
 from planner.plan import Abilities, Plan, Size, Wishes
 from planner.predict import AT_TOKENS, WAITING, Forecast, Predictor
-from planner.solve import gb, make_plan, popularity
+from planner.solve import UNTRIED, gb, make_plan, popularity
 
 Unit = Literal["bytes", "bytes/s", "tokens", "tokens/s", "share", "count", "seconds"]
 
 MORE_RAM_BYTES = 16_000_000_000
 MORE_VRAM_BYTES = 8_000_000_000
+VRAM_SHARE = 0.9
+"""Of a card, where nobody said how much of it may be used."""
 SAMPLE_PROMPT = 1_000
 ASSUMED_RATES = "rates of this machine are assumed"
 """Noted of figures that rest on rates nobody measured."""
@@ -201,13 +203,17 @@ def _advice(
             free_bytes=base.free_bytes + MORE_VRAM_BYTES,
         )
         vram = replace(facts, gpus=(bigger, *cards[1:]))
-        changes.append((f"{gb(MORE_VRAM_BYTES)} more VRAM", _tokens_s(vram, footprint, wishes, abilities, shares)))
+        asked = replace(wishes, vram=wishes.vram or Size(share=VRAM_SHARE))
+        changes.append((f"{gb(MORE_VRAM_BYTES)} more VRAM", _tokens_s(vram, footprint, asked, abilities, shares)))
     else:
         changes.append((f"{gb(MORE_VRAM_BYTES)} more VRAM", None))
     if facts.drives:
         drives = with_drives(facts, len(facts.drives) + 1)
         changes.append(("one more drive as fast", _tokens_s(drives, footprint, wishes, abilities, shares)))
-    return tuple(_advised(change, then, now) for change, then in changes)
+    advice = [_advised(change, then, now) for change, then in changes]
+    if abilities.cards:  # the second of them: what a card gives is assumed
+        advice[1] = replace(advice[1], sentence=f"{advice[1].sentence} {UNTRIED}")
+    return tuple(advice)
 
 
 def _advised(change: str, then: float | None, now: float) -> Advice:

@@ -56,6 +56,8 @@ class Abilities:
 
     cards: bool = False
     """Memory of GPUs, for the trunk and for experts."""
+    cards_unasked: bool = True
+    """Also where no wish names VRAM."""
     drafts: bool = False
     """The draft head."""
 
@@ -82,8 +84,9 @@ class CardPlan:
     name: str
     ceiling_bytes: int
     layers: tuple[int, ...]
-    """Backbone layers whose resident weights are there."""
+    """Backbone layers whose fp8 matrices are there."""
     head: bool
+    """Whether the output matrix is there."""
     slots: Mapping[int, int]
     """Experts of each layer kept there, apart from those in RAM."""
 

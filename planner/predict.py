@@ -9,6 +9,7 @@ says, and is predicted so.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.cards import ASSUMED_CARD_BYTES_S, card_trunk_s, moved_weights
 from planner.facts import MachineFacts
 from planner.footprint import Footprint, Weights
 from planner.hits import Popularity
@@ -27,7 +28,7 @@ class Phase:
     """One thing that takes time."""
 
     name: str
-    """"trunk", "experts", "head", "attention", "waiting for drives", "draft", "other"."""
+    """"trunk", "trunk on cards", "experts", "head", "attention", "waiting for drives", "draft", "other"."""
     seconds: float
     n_bytes: int = 0
     """Read from memory, or from drives."""
@@ -145,13 +146,24 @@ class Predictor:
     def _forward(self, rows: float, n_asked: float, at_tokens: int, *, head_rows: float) -> list[Phase]:
         """The arithmetic of one forward that asks for so many experts; `head_rows` of its rows are drawn from."""
         model = self._model
+        moved = moved_weights(self._plan.cards, model)
+        trunk = Weights(fp8_bytes=model.trunk.fp8_bytes - moved.fp8_bytes, plain_bytes=model.trunk.plain_bytes)
+        head = Weights(fp8_bytes=0, plain_bytes=model.head.n_bytes - moved.plain_bytes)
         return [
-            self._weights("trunk", model.trunk, rows),
+            self._weights("trunk", trunk, rows),
             self._experts(rows, n_asked, self._laws.values()),
-            self._weights("head", model.head, head_rows),
+            self._weights("head", head, head_rows),
+            *self._on_cards(rows, moved),
             self._attention(rows, at_tokens),
             Phase(name="other", seconds=LAYER_S * len(model.layers)),
         ]
+
+    def _on_cards(self, rows: float, moved: Weights) -> list[Phase]:
+        """What cards compute of the resident weights, while the processor waits; nothing without cards."""
+        if not moved.n_bytes:
+            return []
+        seconds = card_trunk_s(self._plan.cards, self._model, rows)
+        return [Phase(name="trunk on cards", seconds=seconds, n_bytes=moved.n_bytes)]
 
     def _with_drafts(self, answer: Forecast, n_rounds: int, *, is_fresh: bool) -> Forecast:
         """The same with so many rounds of the draft head: a whole block through its stages, and the output layer.
@@ -192,7 +204,20 @@ class Predictor:
         n_bytes = n_asked * self._model.expert_bytes
         multiply_adds = rows * sum(law.n_used for law in laws) * 3 * config.dim * config.moe_inter_dim
         seconds = max(n_bytes / rates.fp4_bytes_s, multiply_adds / rates.multiply_adds_s)
+        if self._plan.cards and laws is not self._stages.values():
+            # Cards and the processor work at once, each on the experts that lie with it.
+            share = self._card_share(rows)
+            seconds = max((1 - share) * seconds, share * n_bytes / ASSUMED_CARD_BYTES_S)
         return Phase(name="experts", seconds=seconds, n_bytes=round(n_bytes))
+
+    def _card_share(self, rows: float) -> float:
+        """Of the experts that a forward asks for, the share that lies on cards: the most used of each layer."""
+        asked = served = 0.0
+        for layer, law in self._laws.items():
+            wanted = law.distinct(rows)
+            asked += wanted
+            served += wanted * law.hits(sum(card.slots.get(layer, 0) for card in self._plan.cards))
+        return served / asked if asked else 0.0
 
     def _slots(self, layer: int) -> int:
         return self._plan.slots[layer] + sum(card.slots.get(layer, 0) for card in self._plan.cards)

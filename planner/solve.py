@@ -117,7 +117,7 @@ class _Solver:
         self._take_ceiling()
         sizes = self._first_sizes()
         cards = self._cards(sizes)
-        moved, head_moved = moved_weights(cards, model)
+        moved = moved_weights(cards, model)
         self._choose_chunk(sizes, moved)
         self._shrink(sizes, moved)
         self._drop_drafts(sizes, moved, cards)
@@ -133,7 +133,7 @@ class _Solver:
             available_bytes=facts.available_bytes,
             ruled_by=facts.ruled_by,
             reserve_bytes=self._reserve,
-            parts=(*self._parts(sizes, slots, moved, head_moved), *card_parts(cards, model, sizes.context)),
+            parts=(*self._parts(sizes, slots, moved), *card_parts(cards, model, sizes.context)),
             slots=slots,
             spare_slots=sizes.spare,
             cache_rows=sizes.cache_rows,
@@ -351,7 +351,8 @@ class _Solver:
         return uneven
 
     def _note_small(self, slots: Mapping[int, int], sizes: _Sizes, cards: Sequence[CardPlan]) -> None:
-        least = min(slots.values()) + sizes.spare + min((min(c.slots.values(), default=0) for c in cards), default=0)
+        on_cards = {layer: sum(card.slots.get(layer, 0) for card in cards) for layer in slots}
+        least = min(n + on_cards[layer] for layer, n in slots.items()) + sizes.spare
         needed = self._model.config.n_activated_experts
         if least < needed:
             more = (needed - least) * len(slots)
@@ -365,18 +366,22 @@ class _Solver:
             if self._facts.cards:
                 self._notes.append("GPUs are not used: this version computes on the processor only.")
             return ()
-        n_experts = self._model.n_experts(drafting=sizes.drafting)
-        return plan_cards(self._facts.cards, self._model, self._wishes.vram, sizes.context, n_experts)
+        if not self._abilities.cards_unasked and self._wishes.vram is None:
+            if self._facts.cards:
+                self._notes.append(f"The GPU is used only when --vram asks for it. {UNTRIED}")
+            return ()
+        if self._facts.cards:
+            self._notes.append(UNTRIED)
+        return plan_cards(self._facts.cards, self._model, self._wishes.vram, sizes.context)
 
-    def _parts(
-        self, sizes: _Sizes, slots: Mapping[int, int], moved: Weights, head_moved: bool
-    ) -> tuple[Part, ...]:  # fmt: skip
+    def _parts(self, sizes: _Sizes, slots: Mapping[int, int], moved: Weights) -> tuple[Part, ...]:
         model = self._model
-        trunk = model.trunk.n_bytes - (moved.n_bytes - (model.head.n_bytes if head_moved else 0))
+        trunk = model.trunk.n_bytes - moved.fp8_bytes
+        head = model.head.n_bytes - moved.plain_bytes
         parts = [
             Part(name="runtime", place="RAM", n_bytes=model.runtime_bytes, note="program, books, tokenizer"),
             Part(name="trunk", place="RAM", n_bytes=trunk, note="attention, shared experts: every token"),
-            Part(name="head", place="RAM", n_bytes=0 if head_moved else model.head.n_bytes, note="the output layer"),
+            Part(name="head", place="RAM", n_bytes=head, note="the output layer"),
         ]
         if sizes.drafting:
             parts.append(Part(name="draft head", place="RAM", n_bytes=model.draft.n_bytes, note="proposes tokens"))
@@ -414,6 +419,8 @@ def max_context(footprint: Footprint) -> int:
     return config.max_position_embeddings or int(config.original_seq_len * config.rope_factor)
 
 
+UNTRIED = "No card has run this version yet: what one gives is assumed."
+"""Said wherever cards are counted on."""
 _NO_DRAFTS = "There is too little memory for the draft head: answers are not drafted."
 _CLOSE = "Close other programs, or raise the memory limit."
 

@@ -23,9 +23,10 @@ from app.settings import load_settings
 from app.sizes import bytes_of
 from app.values import RULES
 from engine.draft.settings import DraftMode
-from planner.explain import curve, explain
-from planner.facts import Drive, MachineFacts, assumed_rates, at_memory_rate, with_drives
+from planner.explain import VRAM_SHARE, curve, explain
+from planner.facts import Drive, Gpu, MachineFacts, assumed_rates, at_memory_rate, with_drives
 from planner.footprint import Footprint
+from planner.plan import Size
 from storage.errors import MissingFolder
 
 PLOT_BYTES = 128_000_000_000
@@ -49,9 +50,9 @@ def run(
     split: Annotated[list[str] | None, Parameter(help="Folder with more shards; may be repeated.")] = None,
     what_if: Annotated[
         str | None,
-        Parameter(help="Another machine: ram=128GB,drives=2,drive=7GB,cores=8,memory=60GB (a second). Any of them."),
+        Parameter(help="Another machine: ram=128GB,vram=24GB,drives=2,drive=7GB,cores=8,memory=60GB. Any of them."),
     ] = None,
-    plot: Annotated[str | None, Parameter(help="Speed against memory: `screen`, or the name of an .svg file.")] = None,
+    plot: Annotated[str | None, Parameter(help="Speed against memory: `screen`, or an .svg or .png file.")] = None,
     released: Annotated[bool, Parameter(help="Of the released model, with nothing of it at hand.")] = False,
     last: Annotated[
         bool, Parameter(help="What was predicted of the model's last turn, and what then happened.")
@@ -88,7 +89,10 @@ def run(
     known = released_model(choice.folder) if released else read_model(choice.folder, reading.splits)
     facts = gather_facts((known.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     if what_if is not None:
-        facts = supposed(facts, parse_what_if(what_if))
+        supposition = parse_what_if(what_if)
+        facts = supposed(facts, supposition)
+        if "vram" in supposition and wishes.vram is None:
+            wishes = replace(wishes, vram=Size(share=VRAM_SHARE))
     shares = profile_shares(choice, known.footprint.config, known.outline.marks, known.sources)
     planned = plan_for(facts, known.footprint, wishes, shares)
     explanation = explain(facts, known.footprint, planned.plan, wishes, planned.abilities, shares)
@@ -138,8 +142,11 @@ def _curve(planned: Planned) -> tuple[tuple[int, float], ...]:
     return curve(planned.facts, planned.footprint, planned.wishes, planned.abilities, planned.shares, most)
 
 
+DESKTOP_VRAM_BYTES = 1_000_000_000
+"""Of a card that is supposed: what a desktop shows itself with."""
 _KEYS = {
     "ram": "a size such as 128GB",
+    "vram": "a size such as 24GB",
     "drives": "a number",
     "drive": "a rate such as 7GB",
     "cores": "a number",
@@ -178,6 +185,10 @@ def supposed(facts: MachineFacts, what_if: Mapping[str, int]) -> MachineFacts:
         total = what_if["ram"]
         used = min(facts.total_bytes - facts.available_bytes, total // 4)
         facts = replace(facts, total_bytes=total, available_bytes=total - max(0, used), ruled_by="--what-if")
+    if "vram" in what_if:
+        size = what_if["vram"]
+        free = size - min(DESKTOP_VRAM_BYTES, size // 4)
+        facts = replace(facts, gpus=(Gpu(name="a card", total_bytes=size, free_bytes=free),))
     if "drive" in what_if:
         given = [replace(drive, rate_bytes_s=float(what_if["drive"]), source="given") for drive in facts.drives]
         first = Drive(name="a drive", kind="nvme", rate_bytes_s=float(what_if["drive"]), source="given")

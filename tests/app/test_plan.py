@@ -139,7 +139,7 @@ def test_every_option_acts(capsys: Output) -> None:
     ):
         assert data(capsys, str(TINY), option, value, "--what-if", "ram=2GB")[key] != plain[key], option
     assert data(capsys, str(TINY), "--what-if", "ram=3GB")["available_bytes"] > plain["available_bytes"]
-    for what_if in ("drives=2", "drive=9GB", "cores=64", "memory=80GB"):
+    for what_if in ("drives=2", "drive=9GB", "cores=64", "memory=80GB", "vram=4GB"):
         assert data(capsys, str(TINY), "--what-if", f"ram=2GB,{what_if}") != plain
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from app.planning import expected_places
+from planner.cards import moved_weights
 from planner.errors import BadWish, DoesNotFit
 from planner.explain import curve, explain
 from planner.facts import Drive, Gpu, MachineFacts, Rates
@@ -181,6 +182,38 @@ def test_a_card_that_this_version_does_not_use_is_said_and_not_counted(sizes: Fo
     plan = make_plan(facts(64, gpus=[card]), sizes, abilities=ABLE)
     assert plan.cards == () and any("GPUs are not used" in note for note in plan.notes)
     assert plan.slots == make_plan(facts(64), sizes, abilities=ABLE).slots
+
+
+def test_a_card_is_used_only_where_it_was_asked_for_as_none_has_run_it(sizes: Footprint) -> None:
+    card = Gpu(name="card", total_bytes=24 * GB, free_bytes=23 * GB)
+    asked = Abilities(cards=True, cards_unasked=False, drafts=True)
+    silent = make_plan(facts(64, gpus=[card]), sizes, abilities=asked)
+    assert silent.cards == () and silent.slots == make_plan(facts(64), sizes, abilities=ABLE).slots
+    assert any("only when --vram asks" in note for note in silent.notes)
+    wished = make_plan(facts(64, gpus=[card]), sizes, Wishes(vram=Size(n_bytes=10 * GB)), asked)
+    assert wished.cards[0].ceiling_bytes == 10 * GB and len(wished.cards[0].layers) == 40
+    assert any("No card has run this version" in note for note in wished.notes)
+    here = {part.name: part.n_bytes for part in wished.parts if part.place == "card 0"}
+    assert sum(here.values()) <= 10 * GB and sum(wished.slots.values()) > sum(silent.slots.values())
+
+
+def test_a_card_is_expected_to_answer_faster_and_never_more_than_its_bytes_allow(sizes: Footprint) -> None:
+    """Beside eight cores at 40 GB/s, a card that goes through weights at 150 GB/s and takes all of them."""
+    card = Gpu(name="card", total_bytes=24 * GB, free_bytes=23 * GB)
+    both = Abilities(cards=True, drafts=True)
+    with_it, without = facts(64, gpus=[card]), facts(64)
+    laws = popularity(sizes, {}, drafting=False)
+    plans = [make_plan(here, sizes, Wishes(drafting="off"), both) for here in (with_it, without)]
+    fast, slow = (
+        Predictor(here, sizes, plan, laws).answer(1) for here, plan in zip((with_it, without), plans, strict=True)
+    )
+    on_card = next(phase for phase in fast.phases if phase.name == "trunk on cards")
+    assert on_card.n_bytes == moved_weights(plans[0].cards, sizes).n_bytes
+    assert on_card.seconds == pytest.approx(on_card.n_bytes / 150e9 + (8 * 40 + 1) * 60e-6)
+    assert fast.tokens_s > slow.tokens_s and fast.hit_rate > slow.hit_rate
+    assert sum(p.n_bytes for p in fast.phases if p.name in ("trunk", "head", "trunk on cards")) == pytest.approx(
+        sum(p.n_bytes for p in slow.phases if p.name in ("trunk", "head"))
+    )
 
 
 def skewed(n: int, hot: float) -> list[float]:
