@@ -6,7 +6,7 @@ counts. The one thing a reader would get wrong: a short answer from a cold start
 says, and is predicted so.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.cards import ASSUMED_CARD_BYTES_S, card_trunk_s, moved_weights
@@ -151,7 +151,7 @@ class Predictor:
         head = Weights(fp8_bytes=0, plain_bytes=model.head.n_bytes - moved.plain_bytes)
         return [
             self._weights("trunk", trunk, rows),
-            self._experts(rows, n_asked, self._laws.values()),
+            self._experts(rows, n_asked, self._laws),
             self._weights("head", head, head_rows),
             *self._on_cards(rows, moved),
             self._attention(rows, at_tokens),
@@ -180,7 +180,7 @@ class Predictor:
         parts = [
             self._weights(DRAFTING, model.draft, block),
             self._weights(DRAFTING, model.head, block),
-            self._experts(block, asked, self._stages.values()),
+            self._experts(block, asked, self._stages),
         ]
         arithmetic_s = self._facts.rates.answer_factor * sum(part.seconds for part in parts)
         drafted = Phase(
@@ -198,22 +198,22 @@ class Predictor:
             read_bytes=answer.read_bytes + round(n_rounds * read),
         )
 
-    def _experts(self, rows: float, n_asked: float, laws: Iterable[Popularity]) -> Phase:
+    def _experts(self, rows: float, n_asked: float, laws: Mapping[int, Popularity]) -> Phase:
         """Multiplying rows by so many distinct experts."""
         config, rates = self._model.config, self._facts.rates
         n_bytes = n_asked * self._model.expert_bytes
-        multiply_adds = rows * sum(law.n_used for law in laws) * 3 * config.dim * config.moe_inter_dim
+        multiply_adds = rows * sum(law.n_used for law in laws.values()) * 3 * config.dim * config.moe_inter_dim
         seconds = max(n_bytes / rates.fp4_bytes_s, multiply_adds / rates.multiply_adds_s)
-        if self._plan.cards and laws is not self._stages.values():
+        share = self._card_share(rows, laws)
+        if share:
             # Cards and the processor work at once, each on the experts that lie with it.
-            share = self._card_share(rows)
             seconds = max((1 - share) * seconds, share * n_bytes / ASSUMED_CARD_BYTES_S)
         return Phase(name="experts", seconds=seconds, n_bytes=round(n_bytes))
 
-    def _card_share(self, rows: float) -> float:
-        """Of the experts that a forward asks for, the share that lies on cards: the most used of each layer."""
+    def _card_share(self, rows: float, laws: Mapping[int, Popularity]) -> float:
+        """Of the experts that these layers are asked for, the share that lies on cards: the most used of each."""
         asked = served = 0.0
-        for layer, law in self._laws.items():
+        for layer, law in laws.items() if self._plan.cards else ():
             wanted = law.distinct(rows)
             asked += wanted
             served += wanted * law.hits(sum(card.slots.get(layer, 0) for card in self._plan.cards))

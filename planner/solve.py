@@ -338,7 +338,7 @@ class _Solver:
         if not any(layer in self._shares for layer in laws):
             return even
         curves = {layer: law.by_slots()[on_cards[layer] :] for layer, law in laws.items()}
-        floor = {layer: max(1, min(n, even[layer] // LEAST_SHARE_OF_EVEN)) for layer, n in most.items()}
+        floor = {layer: min(n, max(1, even[layer] // LEAST_SHARE_OF_EVEN)) for layer, n in most.items()}
         uneven = best_slots(n_slots, curves, floor)
         asked = sum(law.n_used for law in laws.values())
         gain = sum(curves[layer][uneven[layer]] - curves[layer][even[layer]] for layer in laws) / asked

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from app.planning import expected_places
+from app.planning import expected_places, read_model
 from planner.cards import moved_weights
 from planner.errors import BadWish, DoesNotFit
 from planner.explain import curve, explain
@@ -238,6 +239,20 @@ def test_layers_get_slots_by_their_use_when_it_pays(sizes: Footprint) -> None:
     assert found(uneven) >= found(even) + 0.01
     alike = {layer: skewed(384, 0.5) for layer in range(40)}
     assert max(make_plan(facts(48), sizes, abilities=ABLE, shares=alike).slots.values()) - min(even.slots.values()) <= 1
+
+
+def test_a_layer_whose_experts_are_all_on_a_card_needs_no_slot_whatever_was_watched() -> None:
+    """A model so small that a card takes all of it, with a profile that gives layers slots by their use."""
+    small = read_model(Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint").footprint
+    config = small.config
+    shares = {layer: skewed(config.n_routed_experts, 0.9) for layer in range(config.n_layers)}
+    here = facts(4, gpus=[Gpu(name="card", total_bytes=24 * GB, free_bytes=24 * GB)])
+    wishes, able = Wishes(vram=Size(share=0.9)), Abilities(cards=True, drafts=True)
+    plan = make_plan(here, small, wishes, able, shares)
+    on_card = {layer: n for card in plan.cards for layer, n in card.slots.items()}
+    whole = [layer for layer in range(config.n_layers) if on_card.get(layer) == config.n_routed_experts]
+    assert whole and all(plan.slots[layer] == 0 for layer in whole)
+    assert explain(here, small, plan, wishes, able, shares).answer.hit_rate == 1
 
 
 def test_spreading_is_even_and_whole() -> None:
