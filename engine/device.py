@@ -39,6 +39,18 @@ def gpus() -> tuple[Gpu, ...]:
     return tuple(found)
 
 
+def card_devices() -> tuple[torch.device, ...]:
+    """The devices with memory of their own, in the order in which `gpus` and a plan's cards name them."""
+    indices = range(torch.cuda.device_count())
+    own = [i for i in indices if not bool(getattr(torch.cuda.get_device_properties(i), "is_integrated", False))]
+    return tuple(torch.device("cuda", index) for index in own)
+
+
+def free_card_bytes(device: torch.device) -> int | None:
+    """What is free on a card now, what torch keeps for itself not counted; None of what is no card."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
 def measure_arithmetic() -> Rates:
     """What the kernels consume now, on the threads that are set: products of released shapes, the better of two
     passes.

@@ -181,6 +181,11 @@ class Model:
         """Close the streams; the checkpoint stays open, its owner closes it."""
         self.streams.close()
 
+    @property
+    def computes_on_card(self) -> bool:
+        """Whether any of it is computed by torch on a card, and not by the processor's kernels."""
+        return is_on_card(self._trunk) or (self.streams.cards is not None and self.streams.cards.computes_elsewhere)
+
     def new_state(self) -> State:
         """An empty conversation."""
         return State(

@@ -67,6 +67,7 @@ class CardBooks:
     """
 
     def __init__(self, n_slots: Mapping[int, int]) -> None:
+        self._most = dict(n_slots)
         self._n_slots = dict(n_slots)
         self._held: dict[int, dict[int, None]] = {layer: {} for layer in n_slots}
         self._coming: dict[ExpertId, None] = {}
@@ -124,15 +125,15 @@ class CardBooks:
         del self._held[key.layer][key.expert]
 
     def resize(self, n_slots: int, usage: Usage) -> list[ExpertId]:
-        """Have room for `n_slots` in all, the layers in proportion; the least used experts that must go are forgotten.
+        """Have room for `n_slots` in all, at most as many as at first, the layers in proportion; the least used experts
+        that must go are forgotten.
 
         Copies under way keep their slots, whatever room is left.
         """
-        total = self.n_slots
-        if n_slots >= total:
-            return []
-        shares = {layer: n * n_slots // total for layer, n in self._n_slots.items()}
-        for layer in sorted(shares, key=lambda layer: -(self._n_slots[layer] * n_slots % total)):
+        total = sum(self._most.values())
+        n_slots = min(n_slots, total)
+        shares = {layer: n * n_slots // total for layer, n in self._most.items()} if total else {}
+        for layer in sorted(shares, key=lambda layer: -(self._most[layer] * n_slots % total)):
             if sum(shares.values()) == n_slots:
                 break
             shares[layer] += 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from app.card_governor import CardGovernor, CardSlots, WatchedCard
 from app.governor import Governor, Slots
 from app.last_run import compare, forecast, save_run
 from app.planning import Planned, drive_facts, gather_facts, plan_for
@@ -14,6 +15,7 @@ from app.rates import RateBook
 from engine.device import measure_arithmetic
 from engine.events import MemoryFigures, TurnDone, TurnStats
 from engine.kernels import path, set_threads
+from planner.cards import card_slot_bytes
 from planner.facts import own_bytes, peak_bytes
 from planner.footprint import Footprint
 from planner.plan import Wishes
@@ -41,6 +43,7 @@ class Keeper:
         self._model = model
         self._runs = runs
         self._governor: Governor | None = None
+        self._card_governor: CardGovernor | None = None
         self._warm = False
 
     @classmethod
@@ -68,10 +71,28 @@ class Keeper:
             planned = replace(planned, facts=replace(planned.facts, rates=rates))
         return cls(planned, book, model=str(folders[0].resolve()), runs=runs)
 
-    def watch(self, slots: Slots, say: Callable[[str], None]) -> None:
-        """Give slots back when memory runs short, from now on."""
-        sizes = self.planned.footprint
-        self._governor = Governor(slots, self.planned.plan, sizes.slot_bytes(1), say=say)
+    def watch(
+        self,
+        slots: Slots,
+        say: Callable[[str], None],
+        cards: CardSlots | None = None,
+        free: Sequence[Callable[[], int | None]] = (),
+    ) -> None:
+        """Give slots back when memory runs short, from now on; on cards too, whose `free` memory is asked for."""
+        sizes, plan = self.planned.footprint, self.planned.plan
+        self._governor = Governor(slots, plan, sizes.slot_bytes(1), say=say)
+        if cards is None:
+            return
+        watched = [
+            WatchedCard(
+                name=card.name,
+                n_planned=sum(card.slots.values()),
+                left_bytes=max(0, self.planned.facts.cards[card.card].free_bytes - card.ceiling_bytes),
+                free=free_now,
+            )
+            for card, free_now in zip([card for card in plan.cards if any(card.slots.values())], free, strict=True)
+        ]
+        self._card_governor = CardGovernor(cards, watched, card_slot_bytes(sizes), say=say)
 
     def record(self, layer: int, experts: Sequence[int], phase: Phase) -> None:
         """A request for experts is about to be served: time to look at the machine's memory."""
@@ -81,6 +102,8 @@ class Keeper:
         """Look at the machine's memory, if it is time."""
         if self._governor is not None:
             self._governor.tick()
+        if self._card_governor is not None:
+            self._card_governor.tick()
 
     def finish(self, done: TurnDone) -> TurnDone:
         """The turn's last event with its memory figures; learns from it."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
@@ -25,6 +26,7 @@ from app.report import artesian_version
 from app.settings import Settings
 from engine.config import ModelConfig
 from engine.conversation import Conversations
+from engine.device import card_devices, free_card_bytes
 from engine.draft.drafter import make_drafter, wants_head
 from engine.draft.settings import DraftSettings
 from engine.errors import DamagedState, EngineError
@@ -37,6 +39,7 @@ from engine.sampling import Sampler
 from engine.saved_state import Identity
 from engine.schedule import IndexOwner
 from engine.streams import StreamSettings
+from engine.tiers.opening import OpenCards, open_cards
 from planner.footprint import footprint, places
 from planner.plan import Plan, Wishes
 from storage.checkpoint import Checkpoint
@@ -165,21 +168,25 @@ class LocalBackend:
         observers = self._observers = self._observe(checkpoint, files)
         keeper = self._keeper = self._make_keeper(checkpoint, files.config, observers)
         planned, plan = keeper.planned, keeper.planned.plan
+        cards = open_cards(plan.cards, card_devices() if plan.cards else ())
         model = self._model = Model.open(
             checkpoint,
             files.config,
-            streams=self._stream_settings(plan),
+            streams=self._stream_settings(plan, cards),
             numerics=self._numerics,
             index_owner=self._index_owner,
             # Without a complete head there is no room in the plan, and opening says what is missing.
-            drafts=wants_head(self._draft, self._numerics) and (plan.drafting or not planned.footprint.has_draft),
+            drafts=wants_head(self._draft, self._numerics, on_card=cards.elsewhere)
+            and (plan.drafting or not planned.footprint.has_draft),
             observers=[observers.record, keeper.record],
             notices=self._notices,
             token_map_cache=self._token_map_cache,
+            trunk_places=cards.trunk,
             on_progress=on_event,
             should_stop=should_stop,
         )
-        keeper.watch(model.streams.experts, self._notices.append)
+        free = [partial(free_card_bytes, card.device) for card, _ in cards.experts]
+        keeper.watch(model.streams.experts, self._notices.append, model.streams.cards, free)
         self._returning = ReturnWatch(model.streams.files, checkpoint.headers, self._notices.append)
         self.prompts.limit_context(plan.context_tokens)
         self._conversations = Conversations(
@@ -245,7 +252,7 @@ class LocalBackend:
         with self.use:
             if self._keeper is not None:
                 self._keeper.tick()
-            return self._model.streams.experts.warm(hottest, self.use.stopping(should_stop))
+            return self._model.streams.warm(hottest, self.use.stopping(should_stop))
 
     def save_state(self, path: Path, request: TurnRequest) -> int:
         """Write the states kept of the request's conversation; the bytes of the file, 0 when none is kept.
@@ -327,7 +334,7 @@ class LocalBackend:
             runs=None if self._book is None else runs_file(),
         )
 
-    def _stream_settings(self, plan: Plan) -> StreamSettings:
+    def _stream_settings(self, plan: Plan, cards: OpenCards) -> StreamSettings:
         """The plan's sizes, and how the drives are read."""
         return StreamSettings(
             slots_per_layer=plan.slots,
@@ -337,6 +344,7 @@ class LocalBackend:
             policy=self._reading.policy,
             io=self._reading.io,
             depth=plan.depth,
+            cards=cards.experts,
         )
 
 

@@ -177,18 +177,19 @@ class Drafter:
             self._notices.append(f"No more drafts: {self.off_reason}. Answers may take longer.")
 
 
-def keeps_answers(numerics: NumericsName) -> bool:
+def keeps_answers(numerics: NumericsName, *, on_card: bool = False) -> bool:
     """Whether a row's bits do not depend on the rows beside it, so that drafts cannot change what is said.
 
-    So it is with the native kernels in `exact`. Torch adds up in an order that depends on the number of rows: then two
-    nearly equal logits may change places, and in `reference` one rounding that falls otherwise soon changes the text.
+    So it is with the native kernels in `exact`, as long as no card computes. Torch adds up in an order that depends on
+    the number of rows: then two nearly equal logits may change places, and in `reference` one rounding that falls
+    otherwise soon changes the text.
     """
-    return numerics == "exact" and native() is not None
+    return numerics == "exact" and native() is not None and not on_card
 
 
-def wants_head(settings: DraftSettings, numerics: NumericsName) -> bool:
+def wants_head(settings: DraftSettings, numerics: NumericsName, *, on_card: bool = False) -> bool:
     """Whether the head is to be loaded: not when nothing would be drafted by it."""
-    return settings.mode == "on" or (settings.mode == "auto" and keeps_answers(numerics))
+    return settings.mode == "on" or (settings.mode == "auto" and keeps_answers(numerics, on_card=on_card))
 
 
 def make_drafter(model: Model, settings: DraftSettings) -> Drafter | None:
@@ -196,8 +197,8 @@ def make_drafter(model: Model, settings: DraftSettings) -> Drafter | None:
     if settings.mode == "off":
         return None
     block_size, reason = model.config.dspark_block_size, model.no_drafts
-    if not keeps_answers(model.numerics.name):
-        why = "on torch's path, and in `reference` numerics, they could change the answer"
+    if not keeps_answers(model.numerics.name, on_card=model.computes_on_card):
+        why = "on torch's path, on a card, and in `reference` numerics, they could change the answer"
         if settings.mode == "auto":
             reason = why
         else:

@@ -87,6 +87,11 @@ class CardTiers:
         for index, slots in enumerate(self._cards):
             slots.card.on_full = lambda index=index: self._make_room(index)  # type: ignore[misc]
 
+    @property
+    def computes_elsewhere(self) -> bool:
+        """Whether any card is another device than the processor, which stands in for one in tests."""
+        return any(slots.card.device.type != "cpu" for slots in self._cards)
+
     def split(self, layer: int, experts: Sequence[int]) -> tuple[list[tuple[int, ExpertWeights]], list[int]]:
         """A step's request for experts of a layer: those that cards serve, and the rest."""
         self._promoter.note(layer, experts)
@@ -138,7 +143,7 @@ class CardTiers:
         return n_held > 0
 
     def resize(self, card: int, n_slots: int) -> int:
-        """Have room for so many experts on a card, at most what it has now; the experts forgotten for it."""
+        """Have room for so many experts on a card, at most what it was made with; the experts forgotten for it."""
         return self._cards[card].resize(max(0, n_slots), self._usage)
 
     def clear(self) -> None:

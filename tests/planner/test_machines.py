@@ -186,14 +186,14 @@ def test_a_plan_is_what_a_hand_calculation_gives(machine: Machine, released: Mod
         layer_bytes[layer] += fp8(5 * D, 3 * 8 * 256)
     moved, head_moved, on_cards, next_layer = 0, False, dict.fromkeys(range(LAYERS), 0), 0
     for free in machine.cards:
-        room = round(free * GB) - 2 * GB - scratch_bytes(256, machine.context)
-        while next_layer < LAYERS and layer_bytes[next_layer] <= room:
-            room -= layer_bytes[next_layer]
+        left = round(free * GB) - 2 * GB - scratch_bytes(256, machine.context)
+        while next_layer < LAYERS and layer_bytes[next_layer] <= left:
+            left -= layer_bytes[next_layer]
             moved += layer_bytes[next_layer]
             next_layer += 1
-        if next_layer == LAYERS and not head_moved and room >= 2 * V * D:
-            room, moved, head_moved = room - 2 * V * D, moved + 2 * V * D, True
-        each, more = divmod(room // CARD_SLOT, LAYERS)
+        if next_layer == LAYERS and not head_moved and left >= 2 * V * D:
+            left, moved, head_moved = left - 2 * V * D, moved + 2 * V * D, True
+        each, more = divmod(left // CARD_SLOT, LAYERS)
         for layer in range(LAYERS):
             on_cards[layer] += each + (layer < more)
     fixed = RUNTIME + trunk_bytes() + HEAD - moved + (draft_bytes() if machine.drafting else 0)

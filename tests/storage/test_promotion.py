@@ -83,8 +83,9 @@ def test_a_smaller_card_forgets_what_is_used_least_in_each_layer() -> None:
                 usage.note(layer, [expert])
     assert sorted(books.resize(3, usage)) == [(0, 0), (0, 1), (1, 0)]  # two thirds of the slots are layer 0's
     assert (books.held(0), books.held(1), books.n_slots) == ((2, 3), (1,), 3)
-    assert books.resize(5, usage) == [] and books.n_slots == 3  # nothing is taken back by asking for more
     assert len(books.resize(0, usage)) == 3 and books.n_held == 0
+    assert books.resize(9, usage) == [] and books.n_slots == 6  # what was given up comes back, and no more
+    assert (books.room(0), books.room(1)) == (4, 2)
 
 
 def test_the_books_hold_whatever_happens() -> None:
