@@ -7,16 +7,16 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from app.planning import Planned
-from engine.events import MemoryFigures, TurnStats
+from engine.events import MemoryFigures, TurnStats, Work
 from engine.small_files import read_regular
-from planner.predict import Forecast, Predictor
+from planner.predict import DRAFTING, WAITING, Forecast, Predictor
 from planner.solve import popularity
 
 _MOST_BYTES = 1_000_000
@@ -78,6 +78,42 @@ def forecast(planned: Planned, stats: TurnStats, *, warm: bool) -> TurnForecast:
     )
 
 
+Seconds = Mapping[str, tuple[float, float]]
+"""By the forecast's name of a phase: predicted and measured."""
+
+
+def phase_seconds(expected: Forecast | None, stats: TurnStats, work: Work) -> Seconds:
+    """Where the time of reading the prompt or of decoding was to go, and where it went; the longest first.
+
+    The clock of a forward knows its parts, a forecast its weights: what multiplies the trunk's is taken together, the
+    engram's reads with it.
+    """
+    both: dict[str, tuple[float, float]] = {}
+    for phase in expected.phases if expected is not None else ():
+        name = _TRUNK.get(phase.name, phase.name)
+        before, measured = both.get(name, (0.0, 0.0))
+        both[name] = (before + phase.seconds, measured)
+    for figure in stats.phases:
+        if figure.work == work:
+            name = _FORECAST_NAMES.get(figure.phase, figure.phase)
+            predicted, before = both.get(name, (0.0, 0.0))
+            both[name] = (predicted, before + figure.seconds)
+    return dict(sorted(both.items(), key=lambda item: -max(item[1])))
+
+
+_TRUNK = {"attention": "trunk", "trunk on cards": "trunk"}
+_FORECAST_NAMES = {
+    "expert_reads": WAITING,
+    "attention": "trunk",
+    "indexer": "trunk",
+    "dense": "trunk",
+    "engram": "trunk",
+    "draft": DRAFTING,
+}
+_LEAST_SHARE = 0.01
+"""Of a turn's time, which a phase must take or have been said to take to be named."""
+
+
 def drawn(stats: TurnStats) -> int:
     """Tokens of the reply."""
     return stats.answer_tokens + stats.thinking_tokens
@@ -119,6 +155,14 @@ def compare(expected: TurnForecast, stats: TurnStats, memory: MemoryFigures, *, 
                 predicted=(prompt.read_bytes if prompt else 0) + answer.read_bytes,
                 happened=stats.read_bytes,
             ),
+        ]
+    least_s = _LEAST_SHARE * (stats.prefill_s + stats.decode_s)
+    works: tuple[tuple[str, Work, Forecast | None], ...] = (("prompt", "prefill", prompt), ("answer", "decode", answer))
+    for label, work, part in works:
+        figures += [
+            Compared(label=f"{label}: {name}", unit="seconds", predicted=predicted, happened=happened)
+            for name, (predicted, happened) in phase_seconds(part, stats, work).items()
+            if max(predicted, happened) > least_s
         ]
     return LastRun(model=model, at=time.time(), warm=warm, figures=tuple(figures))
 

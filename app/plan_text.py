@@ -27,6 +27,7 @@ def lines(title: str, explanation: Explanation, notes: Sequence[str]) -> Iterato
     yield table(rows, right=(1,))
     yield ""
     yield f"one token of an answer: {_times(explanation.answer)}"
+    yield f"a prompt of {explanation.prompt.n_tokens:,} tokens: {_times(explanation.prompt)}"
     yield ""
     for advice in explanation.advice:
         yield f"+ {one_line(advice.sentence)}"
@@ -83,7 +84,7 @@ def _times(forecast: Forecast) -> str:
     whole = forecast.seconds
     named = sorted(forecast.phases, key=lambda phase: -phase.seconds)
     shares = ", ".join(f"{p.name} {p.seconds / whole:.0%}" for p in named if whole and p.seconds >= 0.005 * whole)
-    return f"{whole * 1000:,.0f} ms ({shares})"
+    return f"{f'{whole * 1000:,.0f} ms' if whole < 10 else format_seconds(whole)} ({shares})"
 
 
 def last_lines(run: "LastRun") -> Iterator[str]:

@@ -221,8 +221,14 @@ def _advised(change: str, then: float | None, now: float) -> Advice:
         sentence = f"{change}: nothing, this version computes on the processor only."
         return Advice(change=change, tokens_s=None, gain=0.0, sentence=sentence)
     gain = then / now - 1 if now > 0 else 0.0
-    worth = f"{then:.2g} instead of {now:.2g} tokens/s ({gain:+.0%})" if abs(gain) >= 0.01 else "next to nothing"
+    worth = f"{_speed(then)} instead of {_speed(now)} tokens/s ({gain:+.0%})"
+    if abs(gain) < 0.01:
+        worth = "next to nothing"
     return Advice(change=change, tokens_s=then, gain=gain, sentence=f"{change}: {worth}.")
+
+
+def _speed(tokens_s: float) -> str:
+    return f"{tokens_s:.2g}" if tokens_s < 10 else f"{tokens_s:,.0f}"
 
 
 def _tokens_s(

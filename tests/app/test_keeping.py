@@ -82,7 +82,12 @@ def test_how_fast_the_arithmetic_was_is_believed_of_every_kind_of_turn(
     rates = keeper.planned.facts.rates
     assert [rates.answer_factor, rates.prompt_factor] == pytest.approx([TIMES, TIMES])
     assert done.stats.memory is not None and done.stats.memory.planned_bytes == planned.plan.planned_bytes
-    assert {figure.label for figure in load_runs(runs)[0].figures} >= {"prompt", "answer"}
+    both = {figure.label: (figure.predicted, figure.happened) for figure in load_runs(runs)[0].figures}
+    assert both.keys() >= {"prompt", "answer", "prompt: trunk", "answer: experts", "answer: trunk", "answer: other"}
+    assert both["prompt: waiting for drives"][1] == 50.0 and both["answer: draft"][1] == 90.0
+    assert (both["answer: draft"][0] > 0) == (draft is not None and draft.rounds > 0)
+    predicted_s = sum(both.get(f"answer: {name}", (0.0, 0.0))[0] for name in ("trunk", "experts", "head", "other"))
+    assert both["answer: experts"][1] + both["answer: other"][1] == pytest.approx(TIMES * predicted_s, rel=0.02)
 
 
 def test_a_few_tokens_say_nothing_of_the_speed(planned: Planned) -> None:

@@ -20,37 +20,14 @@ from typing import Any
 
 from app.backends.base import TurnRequest
 from app.backends.local import LocalBackend
-from app.last_run import TurnForecast, forecast, load_runs
+from app.last_run import load_runs
 from app.paths import rates_file, runs_file
 from app.reading import MemoryOptions, Reading, make_wishes
 from app.settings import Settings
 from engine.device import measure_arithmetic
-from engine.events import TurnDone, TurnStats
+from engine.events import TurnDone
 from engine.sampler_settings import SamplerSettings
 from planner.facts import own_bytes, peak_bytes
-from planner.predict import WAITING
-
-_HAPPENED = {
-    "expert_reads": WAITING, "experts": "experts", "head": "head", "attention": "trunk", "indexer": "trunk",
-    "dense": "trunk", "engram": "engram",
-}  # fmt: skip
-"""What a forecast calls the phases of a turn; whatever else is "other" in both, and keys are scored in the trunk."""
-
-
-def phases(expected: TurnForecast, stats: TurnStats) -> dict[str, dict[str, tuple[float, float]]]:
-    """Seconds of the prompt's and the answer's phases, predicted and happened."""
-    both: dict[str, dict[str, tuple[float, float]]] = {}
-    for work, part in (("prefill", expected.prompt), ("decode", expected.answer)):
-        named = {**dict.fromkeys(_HAPPENED.values(), (0.0, 0.0)), "other": (0.0, 0.0)}
-        for phase in part.phases if part is not None else ():
-            name = {"attention": "trunk"}.get(phase.name, phase.name)
-            named[name] = (named[name][0] + phase.seconds, named[name][1])
-        for figure in stats.phases:
-            if figure.work == work:
-                name = _HAPPENED.get(figure.phase, "other")
-                named[name] = (named[name][0], named[name][1] + figure.seconds)
-        both[work] = named
-    return both
 
 
 def run(folder: Path, ceiling: str, turns: int, prompt_tokens: int, answer_tokens: int) -> dict[str, Any]:
@@ -75,14 +52,13 @@ def run(folder: Path, ceiling: str, turns: int, prompt_tokens: int, answer_token
         )
         text = " ".join(words)[: 2 * prompt_tokens]
         request = TurnRequest(raw_text=text, effort=None, sampling=SamplerSettings(seed=turn), max_tokens=answer_tokens)
-        planned, warm = keeper.planned, keeper._warm
+        drives = keeper.planned.facts.drives
         done = [event for event in backend.generate(request, lambda: False) if isinstance(event, TurnDone)][-1]
         figures = {figure.label: asdict(figure) for figure in load_runs(runs_file())[0].figures}
         seen.append(
             {"prompt_tokens": done.stats.prompt_tokens, "anonymous_bytes": own_bytes()}
             | {label: (figure["predicted"], figure["happened"]) for label, figure in figures.items()}
-            | {"seconds": phases(forecast(planned, done.stats, warm=warm), done.stats)}
-            | {"drives_bytes_s": [drive.rate_bytes_s for drive in planned.facts.drives]}
+            | {"drives_bytes_s": [drive.rate_bytes_s for drive in drives]}
         )
     backend.close()
     judged = seen[1:]
