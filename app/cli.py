@@ -21,6 +21,7 @@ from app.exits import MEANINGS, ExitCode, exit_code_of
 from app.help import TwoColumns
 from app.paths import log_file
 from app.report import artesian_version, failure
+from app.short_memory import lacks_memory, told
 from app.slips import no_such_command, unknown_command_hint
 from app.streams import ClosedStream, LossyStream
 
@@ -319,6 +320,8 @@ def _failed(error: BaseException, *, debug: bool) -> int:
     hint = getattr(error, "hint", None)
     if hint is not None:
         print(failure(str(error), hint), file=sys.stderr)
+    elif lacks_memory(error):
+        print(failure(*told(error)), file=sys.stderr)
     elif isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         print(failure(f"{where}{error.strerror}"), file=sys.stderr)

@@ -6,9 +6,12 @@ Ctrl+C with a traceback, and the end of the interpreter takes some more.
 
 import os
 import signal
+import sys
 from types import FrameType
 
 from app.exits import ExitCode
+from app.report import failure
+from app.short_memory import lacks_memory, told
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
@@ -18,8 +21,13 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 def main() -> int:
     """Import the command line and run it; the exit code."""
     before = signal.signal(signal.SIGINT, _leave)
-    from app.cli import main as run  # after the handler is set
-
+    try:
+        from app.cli import main as run  # after the handler is set
+    except (ImportError, MemoryError) as error:
+        if not lacks_memory(error):
+            raise
+        print(failure(*told(error)), file=sys.stderr)
+        return int(ExitCode.TOO_BIG)
     signal.signal(signal.SIGINT, before)
     try:
         return run()

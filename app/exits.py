@@ -4,6 +4,7 @@ import errno
 from enum import IntEnum
 
 from app.errors import AppError, SettingsError, TranscriptMissing, UsageError
+from app.short_memory import lacks_memory
 from engine.errors import (
     CardFull,
     ConfigError,
@@ -90,10 +91,10 @@ _DRIVE_ERRNOS = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, e
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The code for `error`: that of its nearest listed base class, or FAILED."""
+    """The code for `error`: that of its nearest listed base class; else TOO_BIG for a lack of memory, or FAILED."""
     if isinstance(error, OSError) and error.errno in _DRIVE_ERRNOS:
         return ExitCode.DEVICE
     for base in type(error).__mro__:
         if base in _BY_CLASS:
             return _BY_CLASS[base]
-    return ExitCode.FAILED
+    return ExitCode.TOO_BIG if lacks_memory(error) else ExitCode.FAILED
