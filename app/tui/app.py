@@ -51,8 +51,13 @@ _TYPING_S = 0.045
 """A drain this soon after a key is put off, at most so many in a row: then text 200 ms old is shown all the same."""
 _MOST_PUT_OFF = 3
 
-_LOOK_EVERY = 5
-"""Drains between two looks at how far the prompt is read."""
+SCREEN_SHARE = 0.02
+"""Of the time a reply takes, what the screen may: what is painted in Python keeps the engine's Python waiting."""
+_LONGEST_FRAME_S = 0.25
+"""So often it is painted whatever that costs."""
+
+_LOOK_EVERY_S = 0.25
+"""Between two looks at how far the prompt is read."""
 
 _DRIVE_JOB_S = 2.0
 """What copying is given to end its block; a block that is cut off is only written again."""
@@ -112,8 +117,10 @@ class ArtesianApp(ThemedApp):
         """Copying or the like that was begun last."""
         self.chat = ChatScreen(session_of, transcript or store.create(), keeps_drafts=keeps_drafts)
         self._backend_factory = backend_factory
+        self.screen_share = SCREEN_SHARE
         self._n_put_off = 0
-        self._n_drains = 0
+        self._drained_s = self._drained_cpu_s = 0.0  # when the mailbox was emptied last, and what was computed by then
+        self._looked_s = 0.0
         self._is_first_run = is_first_run
 
     # life and death
@@ -197,14 +204,22 @@ class ArtesianApp(ThemedApp):
     # the engine
 
     def drain(self) -> None:
-        """Hand what the engine left to the chat; a few frames later while keys come in, which are to be seen first."""
-        if self._n_put_off < _MOST_PUT_OFF and time.monotonic() - self.chat.typed_s < _TYPING_S:
+        """Hand what the engine left to the chat; a few frames later while keys come in, which are to be seen first, and
+        while a reply is written as seldom as the screen's share of the time asks for.
+        """
+        now_s, cpu_s = time.monotonic(), time.thread_time()
+        if self._n_put_off < _MOST_PUT_OFF and now_s - self.chat.typed_s < _TYPING_S:
             self._n_put_off += 1
             return
+        if self.chat.conversation.running is not None:
+            frame_s = min((cpu_s - self._drained_cpu_s) / self.screen_share, _LONGEST_FRAME_S)
+            if now_s - self._drained_s < frame_s:
+                return
+            if now_s - self._looked_s >= _LOOK_EVERY_S:
+                self._looked_s = now_s
+                self.host.look()
         self._n_put_off = 0
-        self._n_drains += 1
-        if self.chat.conversation.running is not None and self._n_drains % _LOOK_EVERY == 0:
-            self.host.look()
+        self._drained_s, self._drained_cpu_s = now_s, cpu_s
         events = self.host.mailbox.take()
         for event in events:
             if isinstance(event, Opened):

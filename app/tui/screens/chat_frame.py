@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
@@ -27,6 +26,7 @@ from app.tui.conversation import Conversation
 from app.tui.figures import hit_share, wait_share
 from app.tui.flow.spans import Span
 from app.tui.widgets.find_bar import FindBar
+from app.tui.widgets.kept import Kept, KeptHorizontal, KeptStatic, KeptVertical
 from app.tui.widgets.page import MUTED
 from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.side_panel import LEAST_WIDTH, SidePanel
@@ -52,7 +52,7 @@ class Priced:
     take: Callable[[PromptCost], None]
 
 
-class ChatFrame(Screen[None]):
+class ChatFrame(Screen[None], Kept):
     """The widgets of the chat, and the conversation they show."""
 
     def __init__(
@@ -70,8 +70,8 @@ class ChatFrame(Screen[None]):
         )
         self._find = FindBar()
         self._status = StatusLine()
-        self._heading = Static(id="chat-heading", markup=False)
-        self._note = Static(id="chat-note", markup=False)
+        self._heading = KeptStatic(id="chat-heading", markup=False)
+        self._note = KeptStatic(id="chat-note", markup=False)
         self._side = SidePanel()
         self.typed_s = 0.0
         """When the box changed last."""
@@ -99,8 +99,8 @@ class ChatFrame(Screen[None]):
     def compose(self) -> ComposeResult:
         """Heading, conversation, find line, price, box, status."""
         yield self._heading
-        with Horizontal(id="chat-body"):
-            with Vertical():
+        with KeptHorizontal(id="chat-body"):
+            with KeptVertical():
                 yield self.view
                 yield self._find
                 yield self._note

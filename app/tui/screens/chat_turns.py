@@ -26,8 +26,8 @@ PRICE_AFTER_S = 0.3
 DEAR_S = 10.0
 """Reading again that takes longer is asked about first."""
 
-STATUS_EVERY_S = 0.25
-"""The status line changes this often while a turn runs: faster is not read."""
+STATUS_EVERY_S = 1.0
+"""The status line changes this often while a turn runs: faster is not read, and the box is painted with it."""
 
 
 class TurnActions(ChatFrame):
@@ -108,7 +108,7 @@ class TurnActions(ChatFrame):
         transcript = self.conversation.transcript
         if transcript.problem is not None:
             self.note(transcript.problem, "$warning")
-            self.run_worker(asyncio.to_thread(transcript.retry), group="retry", exclusive=True, exit_on_error=False)
+            self.run_worker(transcript.retry, thread=True, group="retry", exclusive=True, exit_on_error=False)
         elif transcript.read_only and transcript.refresh():
             self.reload()
         self.show_status()

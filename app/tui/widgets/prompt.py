@@ -12,7 +12,6 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.events import Key, Paste
 from textual.message import Message
 from textual.timer import Timer
@@ -26,6 +25,7 @@ from app.sanitize import visible
 from app.slash import Command, Say, completions, parse
 from app.tui.action_bindings import binding
 from app.tui.pasting import MOST_CHARS
+from app.tui.widgets.kept import KeptVertical
 from app.tui.widgets.slash_menu import SlashMenu
 
 SAVE_AFTER_S = 0.3
@@ -79,6 +79,7 @@ class PromptEditor(TextArea):
             highlight_cursor_line=False,
             placeholder="Write a message, or / for commands",
         )
+        self.cursor_blink = False  # each blink is a frame, also while the engine works and while nobody looks
         self.menu_open = False
         self.walks_history = False
         """Whether the box shows an entry of the history, so that arrows walk on."""
@@ -137,7 +138,7 @@ class PromptEditor(TextArea):
             super().action_cursor_down(select)
 
 
-class Prompt(Vertical):
+class Prompt(KeptVertical):
     """The editor, the menu of commands above it, and a line for what the user should know below."""
 
     DEFAULT_CSS = """

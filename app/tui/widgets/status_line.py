@@ -6,9 +6,9 @@ from typing import ClassVar
 from rich.cells import cell_len
 from textual.content import Content
 from textual.reactive import reactive
-from textual.widget import Widget
 
 from app.sanitize import one_line
+from app.tui.widgets.kept import Kept
 from app.tui.widgets.page import MUTED
 
 SEPARATOR = " | "
@@ -19,7 +19,7 @@ Part = tuple[str, str]
 _STYLES = {"": MUTED, "lead": "$primary", "warn": "bold $warning"}
 
 
-class StatusLine(Widget):
+class StatusLine(Kept):
     """The parts, the most important first."""
 
     DEFAULT_CSS: ClassVar[str] = """

@@ -26,6 +26,7 @@ from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.timer import Timer
+from textual.widget import Widget
 
 from app.tui.action_bindings import bindings_of
 from app.tui.flow.spans import Row
@@ -111,6 +112,7 @@ class TranscriptView(ScrollView, can_focus=True):
         self._left = 0
         self._styles: dict[tuple[str, ...], Style] = {}
         self._strips: dict[int, tuple[Row, object, Strip]] = {}
+        self._blank_strip: Strip | None = None
         self._cursor_rows = range(0)
         self._resize_timer: Timer | None = None
 
@@ -143,14 +145,16 @@ class TranscriptView(ScrollView, can_focus=True):
 
     def changed(self, first: int = 0, row: int = 0) -> None:
         """The rows from number `row` of message number `first` on are others now."""
-        before = self._starts[first] + row if first < len(self._starts) else self.virtual_size.height
+        n_rows = self.virtual_size.height
+        before = self._starts[first] + row if first < len(self._starts) else n_rows
         self._count()
         self._keep_cursor()
         if self.follows:
             self.scroll_end(animate=False, immediate=True, force=True)
         top = self.scroll_offset.y
-        if top <= before < top + self.size.height:
-            self.refresh(Region(0, before - top, self.size.width, self.size.height - (before - top)))
+        after = min(max(n_rows, self.virtual_size.height), top + self.size.height)
+        if top <= before:
+            self.refresh(Region(0, before - top, self.size.width, max(after - before, 0)))
         else:
             self.refresh()
 
@@ -293,7 +297,7 @@ class TranscriptView(ScrollView, can_focus=True):
         width = self.size.width
         at = y + self.scroll_offset.y
         if not self._starts or at >= self.virtual_size.height:
-            return Strip.blank(width, self.rich_style)
+            return self._blank(width)
         number, index = self._at(at)
         row = self.messages[number].row(index)
         selected = None if self.text_selection is None else self.text_selection.get_span(at)
@@ -308,6 +312,12 @@ class TranscriptView(ScrollView, can_focus=True):
             self._strips.clear()
         self._strips[at] = (row, flags, strip)
         return strip
+
+    def _blank(self, width: int) -> Strip:
+        """A line below the conversation. Kept: asking for the style takes longer than painting a row of text."""
+        if self._blank_strip is None or self._blank_strip.cell_length != width:
+            self._blank_strip = Strip.blank(width, self._style())
+        return self._blank_strip
 
     def _paint(
         self,
@@ -375,6 +385,7 @@ class TranscriptView(ScrollView, can_focus=True):
         super().notify_style_update()
         self._styles.clear()
         self._strips.clear()
+        self._blank_strip = None
 
     # selecting with the mouse
 
@@ -445,7 +456,11 @@ class TranscriptView(ScrollView, can_focus=True):
         self._starts = starts
         size = Size(self.size.width, total)
         if size != self.virtual_size:
-            self.virtual_size = size
+            # Not by assigning it, for which Textual lays out the whole screen: the scrollbar is always there, so a
+            # longer conversation moves nothing else, and each new row would cost more than all that is painted.
+            self.set_reactive(Widget.virtual_size, size)
+            self.vertical_scrollbar.window_virtual_size = total
+            self.scroll_y = self.validate_scroll_y(self.scroll_y)
 
     def _at(self, y: int) -> tuple[int, int]:
         """The message and the row within it."""

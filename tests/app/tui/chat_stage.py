@@ -117,10 +117,10 @@ async def chat(
         keeps_drafts=False,
     )
     app.animation_level = "none"
+    app.screen_share = 1.0  # there is no engine that it would be kept from
     try:
         async with app.run_test(size=size) as pilot:
             await wait_until(pilot, lambda: app.screen is app.chat and bool(app.chat.view.messages))
-            app.chat.prompt.editor.cursor_blink = False
             yield app, pilot
     finally:
         app.close()

@@ -22,6 +22,8 @@ from pathlib import Path
 from tests.app.tui.tmux_chat import environ
 
 LETTERS = "абвгдежзиклмнопрстуфхцчшщыэюя"
+BOX = "rite a message, or"
+"""Stands in the empty box; the cursor is on its first letter."""
 _READY = "ß"
 """The child's reply begins with it."""
 
@@ -54,7 +56,7 @@ class Terminal:
             left = timeout_s - (time.perf_counter() - begun)
             if left <= 0 or not select.select([self._master], [], [], left)[0]:
                 raise AssertionError(f"no {text!r} after {timeout_s:.0f} s; the end is {self._seen[-2000:]!r}")
-            self._seen = self._seen[-4_000:] + os.read(self._master, 65_536)
+            self._seen = self._seen[-4_000:] + self._read()
         return time.perf_counter() - begun
 
     def drain(self, seconds: float) -> None:
@@ -62,8 +64,14 @@ class Terminal:
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0:
             if select.select([self._master], [], [], left)[0]:
-                os.read(self._master, 65_536)
+                self._read()
         self._seen = b""
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._master, 65_536)
+        except OSError as error:
+            raise AssertionError(f"the child has ended; the end is {self._seen[-2000:]!r}") from error
 
     def close(self) -> None:
         """End the child."""
@@ -78,7 +86,7 @@ def measure(load: str, transcript_tokens: int, n_keys: int) -> list[float]:
         child = [sys.executable, "-m", "tests.app.tui.loaded_chat", load, str(transcript_tokens), name]
         terminal = Terminal(child, Path(name))
         try:
-            terminal.wait_for("Write a message")
+            terminal.wait_for(BOX)
             terminal.send("go\r")
             terminal.wait_for(_READY, 120)
             times: list[float] = []

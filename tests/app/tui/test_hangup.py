@@ -11,6 +11,7 @@ from pathlib import Path
 
 from app.transcripts.store import TranscriptStore
 from app.tui.hangup import LEFT_AS, HangupWatch
+from tests.app.tui.latency import BOX
 from tests.app.tui.tmux_chat import environ
 
 
@@ -49,7 +50,7 @@ def test_the_chat_ends_when_a_terminal_that_is_not_its_controlling_one_is_closed
     os.close(slave)
     try:
         seen, end = b"", time.monotonic() + 60
-        while b"Write a message" not in seen and time.monotonic() < end:
+        while BOX.encode() not in seen and time.monotonic() < end:
             if select.select([master], [], [], 0.1)[0]:
                 seen += os.read(master, 65_536)
         os.write(master, b"what is a mirror?\r")
