@@ -127,6 +127,8 @@ class ExpertCache(Generic[T]):
         self._loader = Loader(layout, reader, self._slots, attach)
         self.waves_ahead = waves_ahead
         """As given; a change counts from the next wave on."""
+        self.recall: Callable[[], None] = lambda: None
+        """Has whoever borrows experts give all of them back now."""
         self._observers = tuple(observers)
         self._on_notice = on_notice
         self._stats = {layer: LayerStats() for layer in n_experts}
@@ -225,11 +227,9 @@ class ExpertCache(Generic[T]):
         place.table.unpin(place.slot)
 
     def clear(self) -> None:
-        """Give up every expert, so that whatever is asked for next is read: for measurements that begin cold.
-
-        None may be lent.
-        """
+        """Give up every expert, so that whatever is asked for next is read: for measurements that begin cold."""
         self._end_open()
+        self.recall()
         self._loader.drain()
         self._slots.clear()
 
@@ -288,7 +288,9 @@ class ExpertCache(Generic[T]):
         try:
             while plan.n_left or in_hand:
                 if not in_hand and not self._take(plan, stats, in_hand):
-                    self._loader.drain(check)  # every slot is held by a read that somebody stopped waiting for
+                    # Every slot is lent, or held by a read that somebody stopped waiting for.
+                    self.recall()
+                    self._loader.drain(check)
                     self._take(plan, stats, in_hand)
                 # Their reads queue behind those of the wave that is waited for.
                 while len(in_hand) <= self.waves_ahead and self._take(plan, stats, in_hand):

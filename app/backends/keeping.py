@@ -76,21 +76,22 @@ class Keeper:
         slots: Slots,
         say: Callable[[str], None],
         cards: CardSlots | None = None,
-        free: Sequence[Callable[[], int | None]] = (),
+        free: Mapping[int, Callable[[], int | None]] | None = None,
     ) -> None:
-        """Give slots back when memory runs short, from now on; on cards too, whose `free` memory is asked for."""
+        """Give slots back when memory runs short, from now on; on cards too, whose free memory `free` tells."""
         sizes, plan = self.planned.footprint, self.planned.plan
         self._governor = Governor(slots, plan, sizes.slot_bytes(1), say=say)
-        if cards is None:
+        if cards is None or free is None:
             return
         watched = [
             WatchedCard(
                 name=card.name,
                 n_planned=sum(card.slots.values()),
                 left_bytes=max(0, self.planned.facts.cards[card.card].free_bytes - card.ceiling_bytes),
-                free=free_now,
+                free=free[card.card],
             )
-            for card, free_now in zip([card for card in plan.cards if any(card.slots.values())], free, strict=True)
+            for card in plan.cards
+            if card.card in free
         ]
         self._card_governor = CardGovernor(cards, watched, card_slot_bytes(sizes), say=say)
 

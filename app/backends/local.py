@@ -185,7 +185,7 @@ class LocalBackend:
             on_progress=on_event,
             should_stop=should_stop,
         )
-        free = [partial(free_card_bytes, card.device) for card, _ in cards.experts]
+        free = {index: partial(free_card_bytes, card.device) for index, (card, _) in cards.experts.items()}
         keeper.watch(model.streams.experts, self._notices.append, model.streams.cards, free)
         self._returning = ReturnWatch(model.streams.files, checkpoint.headers, self._notices.append)
         self.prompts.limit_context(plan.context_tokens)
@@ -337,14 +337,15 @@ class LocalBackend:
     def _stream_settings(self, plan: Plan, cards: OpenCards) -> StreamSettings:
         """The plan's sizes, and how the drives are read."""
         return StreamSettings(
-            slots_per_layer=plan.slots,
+            # One at least: where cards take every expert of a layer, those that one gives up are computed from memory.
+            slots_per_layer={layer: max(1, n) for layer, n in plan.slots.items()},
             spare_slots=plan.spare_slots,
             cache_rows=plan.cache_rows,
             embedding_rows=plan.embedding_rows,
             policy=self._reading.policy,
             io=self._reading.io,
             depth=plan.depth,
-            cards=cards.experts,
+            cards=tuple(cards.experts.values()),
         )
 
 

@@ -14,8 +14,8 @@ from planner.plan import CardPlan
 class OpenCards:
     """The cards of a plan."""
 
-    experts: tuple[tuple[Card, Mapping[int, int]], ...]
-    """Each card, and its room for experts by layer."""
+    experts: Mapping[int, tuple[Card, Mapping[int, int]]]
+    """By the plan's number of a card that holds experts: the card, and its room by layer."""
     trunk: TrunkPlaces | None
     """None where nothing of the trunk is on a card."""
     elsewhere: bool
@@ -31,7 +31,7 @@ def open_cards(plans: Sequence[CardPlan], devices: Sequence[torch.device]) -> Op
     layers = {layer: cards[plan.card] for plan in there for layer in plan.layers}
     head = next((cards[plan.card] for plan in there if plan.head), None)
     return OpenCards(
-        experts=tuple((cards[plan.card], plan.slots) for plan in there if any(plan.slots.values())),
+        experts={plan.card: (cards[plan.card], plan.slots) for plan in there if any(plan.slots.values())},
         trunk=TrunkPlaces(layers, head) if layers or head else None,
         elsewhere=any(card.device.type != "cpu" for card in cards.values()),
     )

@@ -84,6 +84,7 @@ class CardTiers:
         """Cards without memory for a computation of this step, whose experts are served elsewhere until its end."""
         self._copies: list[_Copy] = []
         self._copier = ThreadPoolExecutor(1, "copies to cards")
+        cache.recall = self.settle
         for index, slots in enumerate(self._cards):
             slots.card.on_full = lambda index=index: self._make_room(index)  # type: ignore[misc]
 

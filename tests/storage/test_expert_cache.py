@@ -360,6 +360,48 @@ def test_observers_hear_of_every_request_once() -> None:
     assert heard == [(1, [5, 2], "decode"), (0, [0, 1, 2], "prefill")]
 
 
+def test_observers_hear_of_all_that_was_asked_where_another_serves_a_part() -> None:
+    heard: list[list[int]] = []
+    rig = Rig(4, observers=[lambda layer, experts, phase: heard.append(list(experts))])
+    for rest in ([5], []):
+        waves = [rig.check(1, wave) for wave in rig.cache.waves(1, rest, phase="decode", asked=[5, 2, 5])]
+        assert waves == ([rest] if rest else [])
+    assert heard == [[5, 2], [5, 2]]
+
+
+def test_what_is_lent_stays_until_it_is_given_back() -> None:
+    rig = Rig(3)
+    assert rig.cache.lend(ExpertId(0, 1)) is None  # it is not there
+    rig.step(0, [1, 2, 3])
+    lent = rig.cache.lend(ExpertId(0, 1))
+    assert lent is not None and ExpertId(0, 1) not in rig.cache and rig.cache.lend(ExpertId(0, 1)) is None
+    for expert in range(4, 16):
+        list(rig.cache.waves(0, [expert], phase="decode"))
+    assert [bytes(view) for view in lent] == rig.expected(0, 1)
+    assert rig.resident(0) >= {1, 15} and rig.cache.resize({0: 1}) == 2 * rig.cache.ceiling_bytes // 6
+    rig.cache.take_back(ExpertId(0, 1))
+    rig.check_books()
+    assert rig.step(0, [9]) == [[9]] and rig.resident(0) == {9}
+
+
+def test_a_step_that_finds_every_slot_lent_has_them_given_back() -> None:
+    rig = Rig(1)
+    rig.step(0, [1])
+    rig.cache.lend(ExpertId(0, 1))
+    asked: list[str] = []
+
+    def give_back() -> None:
+        asked.append("now")
+        rig.cache.take_back(ExpertId(0, 1))
+
+    rig.cache.recall = give_back
+    assert rig.step(0, [2]) == [[2]] and asked == ["now"]
+    rig.cache.lend(ExpertId(0, 2))
+    rig.cache.recall = lambda: rig.cache.take_back(ExpertId(0, 2))
+    rig.cache.clear()
+    assert rig.resident(0) == set()
+
+
 def test_an_expert_is_attached_once_for_as_long_as_it_stays() -> None:
     layout, shard = layout_of(1, 4)
     attached: list[int] = []
