@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from app.backends.observing import profile_file, watched_layers
 from app.machine import find_gpus, may_have_gpu
 from app.model_choice import ModelChoice
 from app.paths import cache_dir
@@ -35,7 +35,9 @@ from storage.errors import StorageError
 from storage.fingerprint import Marked
 from storage.headers import DTYPE_BITS
 from storage.outline import Outline, read_outline
-from storage.profile import UsageProfile
+
+if TYPE_CHECKING:
+    from storage.profile import UsageProfile
 
 ABILITIES = Abilities(cards=True, cards_unasked=False, drafts=True)
 """Of the engine in this version."""
@@ -173,8 +175,12 @@ def profile_shares(
     has none.
     """
     profiles = usage_dir(choice)
-    if profiles is None or not headers:
+    if profiles is None or not headers or not profiles.is_dir():
         return {}
+    # Here and not at the top: a profile is read by numpy, and who has none plans a fifth sooner without it.
+    from app.backends.observing import profile_file, watched_layers
+    from storage.profile import UsageProfile
+
     n_experts = watched_layers(config)
     path, mark = profile_file(profiles, headers, sources)
     return shares_of(UsageProfile.load(path, mark, n_experts), n_experts) if path.is_file() else {}
@@ -185,7 +191,7 @@ def usage_dir(choice: ModelChoice) -> Path | None:
     return None if choice.is_demo else cache_dir() / "usage"
 
 
-def shares_of(profile: UsageProfile, layers: Iterable[int]) -> dict[int, list[float]]:
+def shares_of(profile: "UsageProfile", layers: Iterable[int]) -> dict[int, list[float]]:
     """The layers that were watched, and the shares of their experts."""
     shares = {layer: profile.shares(layer) for layer in layers}
     return {layer: some for layer, some in shares.items() if any(some)}

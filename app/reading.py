@@ -17,7 +17,7 @@ from app.settings import Settings
 from app.sizes import size_of
 from app.values import RULES
 from planner.plan import DraftWish, Wishes
-from storage.batch import DEFAULT_DEPTH
+from storage.defaults import DEFAULT_DEPTH
 from storage.direct import IoMode
 from storage.policy import DEFAULT_POLICY, POLICIES
 from storage.trace import MAGIC

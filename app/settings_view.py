@@ -8,7 +8,7 @@ from app.model_choice import ModelChoice
 from app.sanitize import one_line
 from app.setting_text import known_keys
 from app.settings import Settings, toml_value
-from storage.batch import DEFAULT_DEPTH
+from storage.defaults import DEFAULT_DEPTH
 from storage.policy import DEFAULT_POLICY
 
 _BY_PLAN = "as the plan says"

@@ -14,8 +14,9 @@ from engine.errors import FormatError
 from engine.experts import ExpertWeights, attach_expert, check_experts, expert_bytes, expert_prefixes
 from engine.tiers.card import Card
 from engine.tiers.tiers import STEP_BYTES, CardTiers
-from storage.batch import DEFAULT_DEPTH, BatchReader, DriveStats
+from storage.batch import BatchReader, DriveStats
 from storage.checkpoint import Checkpoint
+from storage.defaults import DEFAULT_CACHE_ROWS, DEFAULT_DEPTH
 from storage.direct import IoMode, IoPath
 from storage.expert_cache import ExpertCache, Observer, Resident, Wave, by_rank
 from storage.expert_layout import ExpertLayout, expert_layouts
@@ -23,7 +24,7 @@ from storage.ids import ExpertId
 from storage.policy import DEFAULT_POLICY
 from storage.read_rate import read_rate
 from storage.replica_files import ReplicaFiles
-from storage.rows import DEFAULT_CACHE_ROWS, RowTable
+from storage.rows import RowTable
 from storage.ticket import Check, no_check
 from storage.waves import WAVE_EXPERTS, Phase
 

@@ -5,14 +5,16 @@ is asked for with probability p_i (the independent reference model), and a cache
 characteristic time: Che, Tung and Wang 2002. What that leaves out, that one token repeats the experts of the token
 before, and that the policy counts uses, is in the exponents: they are fitted to traces replayed through the real slot
 tables (`tests/planner/test_hits.py`), not to the popularity alone.
+
+No numpy: a plan is made in half a second, of which importing numpy would be a fifth, and more from a cold disk.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-
-import numpy as np
-from numpy.typing import NDArray
+from math import exp, expm1, inf, log1p
 
 ZIPF_EXPONENT = 1.0
 """Fitted: see the module."""
@@ -21,18 +23,21 @@ SHARPENING = 1.5
 PROFILE_WEIGHT = 0.9
 """Of what was watched; the rest is spread over all, for a profile never saw what was not asked for yet."""
 
-_TIMES = np.concatenate(([0.0], np.geomspace(0.05, 1e6, 240)))
+_N_TIMES = 120
+_TIMES = (0.0, *(0.05 * (1e6 / 0.05) ** (i / (_N_TIMES - 1)) for i in range(_N_TIMES)))
 """Steps at which the law is evaluated; between them it is interpolated."""
+_MOST_STEPS = 256
+"""Of an answer, that are looked at: a longer one is looked at in so many even parts."""
 
-Floats = NDArray[np.float64]
+Curve = Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Popularity:
     """One layer's law. Kept as curves over time, so that any size and any length of an answer is a look-up."""
 
-    chances: Floats
-    """[E] Chance of each expert to be asked for in a step."""
+    chances: tuple[float, ...]
+    """Of each expert to be asked for in a step."""
     n_used: int
 
     @classmethod
@@ -43,28 +48,35 @@ class Popularity:
     @classmethod
     def watched(cls, shares: Sequence[float], n_used: int) -> "Popularity":
         """The law of a layer whose experts had these shares of its traffic."""
-        seen = np.asarray(shares, dtype=np.float64)
-        n_used = min(n_used, seen.size)
-        if not seen.sum():
-            return cls.zipf(seen.size, n_used)
-        weights = (PROFILE_WEIGHT * seen / seen.sum() + (1 - PROFILE_WEIGHT) / seen.size) ** SHARPENING
+        n_experts, total = len(shares), sum(shares)
+        n_used = min(n_used, n_experts)
+        if not total:
+            return cls.zipf(n_experts, n_used)
+        spread = (1 - PROFILE_WEIGHT) / n_experts
+        weights = [(PROFILE_WEIGHT * share / total + spread) ** SHARPENING for share in shares]
         return cls(chances=_inclusion(weights, n_used), n_used=n_used)
 
     @cached_property
-    def kept(self) -> tuple[Floats, Floats]:
+    def kept(self) -> tuple[Curve, Curve]:
         """Two curves over `_TIMES`: distinct experts asked for within the time, and hits of a step that finds them."""
-        missed = (1 - self.chances)[None, :] ** _TIMES[:, None]  # [times, E]
-        return (1 - missed).sum(1), (self.chances * (1 - missed)).sum(1)
+        sizes, found = [], []
+        for time in _TIMES:
+            asked = [(chance, n * _within(chance, time)) for chance, n in self._alike]
+            sizes.append(sum(n for _, n in asked))
+            found.append(sum(chance * n for chance, n in asked))
+        return sizes, found
 
     def distinct(self, n_steps: float) -> float:
         """Distinct experts that so many steps ask for."""
-        return float((1 - (1 - self.chances) ** n_steps).sum())
+        return sum(n * _within(chance, n_steps) for chance, n in self._alike)
 
     def hits(self, n_slots: int) -> float:
         """Share of the experts asked for that are in memory, once warm."""
+        if n_slots >= len(self.chances):
+            return 1.0
         sizes, found = self.kept
-        full = float(np.interp(min(n_slots, sizes[-1]), sizes, _TIMES))
-        return float(np.interp(full, _TIMES, found)) / self.n_used
+        full = _at(min(n_slots, sizes[-1]), sizes, _TIMES)
+        return _at(full, _TIMES, found) / self.n_used
 
     def hits_after(self, n_slots: int, rows: int, n_steps: int) -> float:
         """The same over the `n_steps` steps that follow a prompt of `rows` rows, before which all slots were empty.
@@ -73,46 +85,72 @@ class Popularity:
         read, no more likely to be asked for than others, and they make room one by one for what is.
         """
         sizes, found = self.kept
-        full = float(np.interp(min(n_slots, sizes[-1]), sizes, _TIMES))
+        full = _at(min(n_slots, sizes[-1]), sizes, _TIMES)
         fits = rows <= full
-        steps = np.minimum(np.arange(n_steps, dtype=np.float64) + (rows if fits else 0), full)
-        share = np.interp(steps, _TIMES, found) / self.n_used
-        if not fits:
-            left = np.maximum(0.0, n_slots - np.interp(steps, _TIMES, sizes)) / self.chances.size
-            share = share + left * (1 - share)
-        return float(share.mean())
+        n = min(n_steps, _MOST_STEPS)
+        shares = []
+        for i in range(n):
+            step = min((i + 0.5) * n_steps / n - 0.5 + (rows if fits else 0), full)
+            share = _at(step, _TIMES, found) / self.n_used
+            if not fits:
+                left = max(0.0, n_slots - _at(step, _TIMES, sizes)) / len(self.chances)
+                share += left * (1 - share)
+            shares.append(share)
+        return sum(shares) / n
 
-    def by_slots(self) -> Floats:
-        """Hits of one step, once warm, for 0, 1, 2 ... E slots: [E + 1], concave."""
+    def by_slots(self) -> list[float]:
+        """Hits of one step, once warm, for 0, 1, 2 ... E slots: concave."""
         sizes, found = self.kept
-        n_slots = np.arange(self.chances.size + 1, dtype=np.float64)
-        curve: Floats = np.interp(n_slots, sizes, found)
-        curve[-1] = self.n_used
-        return curve
+        return [*(_at(n, sizes, found) for n in range(len(self.chances))), float(self.n_used)]
+
+    @cached_property
+    def _alike(self) -> list[tuple[float, int]]:
+        """Each chance, and how many experts have it: most of a profile's were never asked for."""
+        return list(Counter(self.chances).items())
+
+
+def _within(chance: float, n_steps: float) -> float:
+    """Chance to be asked for at least once in so many steps."""
+    if chance >= 1.0:
+        return 1.0 if n_steps > 0 else 0.0
+    return -expm1(n_steps * log1p(-chance))
+
+
+def _at(x: float, xs: Curve, ys: Curve) -> float:
+    """The curve through the points, straight between them and level beyond; `xs` rise."""
+    i = bisect_right(xs, x)
+    if i == 0:
+        return ys[0]
+    if i == len(xs) or xs[i] == xs[i - 1]:
+        return ys[i - 1]
+    return ys[i - 1] + (ys[i] - ys[i - 1]) * (x - xs[i - 1]) / (xs[i] - xs[i - 1])
 
 
 @lru_cache(maxsize=16)
 def _zipf(n_experts: int, n_used: int, exponent: float) -> Popularity:
-    weights = np.arange(1, n_experts + 1, dtype=np.float64) ** -exponent
-    return Popularity(chances=_inclusion(weights, n_used), n_used=n_used)
+    return Popularity(chances=_inclusion([i**-exponent for i in range(1, n_experts + 1)], n_used), n_used=n_used)
 
 
-def _inclusion(weights: Floats, n_used: int) -> Floats:
+def _inclusion(weights: Iterable[float], n_used: int) -> tuple[float, ...]:
     """Chance of each item to be among `n_used` drawn without replacement in proportion to `weights`.
 
     By the exponential race: item i is in if its clock of rate w_i rings before a common time that makes the sum right.
+    The sum grows with the time by ever less, so Newton's steps from below never go past it.
     """
-    if n_used >= weights.size:
-        return np.ones(weights.size)
-    scaled = weights / weights.sum()
-    low, high = 0.0, 1.0
-    while (1 - np.exp(-scaled * high)).sum() < n_used:
-        high *= 2
-        if high > 1e12:  # fewer items with any weight than are drawn
-            scarce: Floats = np.minimum(1.0, scaled * n_used)
-            return scarce
+    weights = list(weights)
+    if n_used >= len(weights):
+        return (1.0,) * len(weights)
+    total = sum(weights)
+    alike = Counter(weight / total for weight in weights)
+    time, missing = 0.0, inf
     for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if (1 - np.exp(-scaled * middle)).sum() < n_used else (low, middle)
-    chances: Floats = 1 - np.exp(-scaled * high)
-    return chances
+        stays = [(rate, n, exp(-rate * time)) for rate, n in alike.items()]
+        missing = n_used - sum(n * (1 - stay) for _, n, stay in stays)
+        slope = sum(rate * n * stay for rate, n, stay in stays)
+        if missing <= 1e-9 * n_used or time > 1e12 or slope <= 0:
+            break
+        time += missing / slope
+    if missing > 1e-6 * n_used:  # fewer items with any weight than are drawn
+        return tuple(min(1.0, weight / total * n_used) for weight in weights)
+    chances = {rate: 1 - exp(-rate * time) for rate in alike}
+    return tuple(chances[weight / total] for weight in weights)

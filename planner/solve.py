@@ -16,8 +16,7 @@ from planner.footprint import Footprint, Weights
 from planner.hits import Popularity
 from planner.plan import DEFAULT_SPARE_SLOTS, Abilities, CardPlan, Part, Plan, Wishes
 from planner.spreading import best_slots, spread
-from storage.batch import DEFAULT_DEPTH
-from storage.rows import DEFAULT_CACHE_ROWS
+from storage.defaults import DEFAULT_CACHE_ROWS, DEFAULT_DEPTH
 
 RESERVE_SHARE = 0.10
 LEAST_RESERVE_BYTES = 2_000_000_000
@@ -330,7 +329,7 @@ class _Solver:
         for card in cards:
             for layer, n in card.slots.items():
                 on_cards[layer] += n
-        most = {layer: law.chances.size - on_cards[layer] for layer, law in laws.items()}
+        most = {layer: len(law.chances) - on_cards[layer] for layer, law in laws.items()}
         if self._wishes.slots is not None:
             return {layer: min(self._wishes.slots, n) for layer, n in most.items()}
         n_slots = (room - self._model.slot_bytes(sizes.spare)) // self._model.slot_bytes(1)

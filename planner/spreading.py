@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from planner.hits import Floats
+from planner.hits import Curve
 
 GAIN_DIGITS = 4
 """Of the hits a slot gains in a step; the curves are interpolated and know no more."""
@@ -27,18 +25,19 @@ def spread(n_slots: int, most: Mapping[int, int], *, least: int = 1) -> dict[int
     return given
 
 
-def best_slots(n_slots: int, curves: Mapping[int, Floats], floor: Mapping[int, int]) -> dict[int, int]:
+def best_slots(n_slots: int, curves: Mapping[int, Curve], floor: Mapping[int, int]) -> dict[int, int]:
     """`n_slots` over layers so that most experts are found, given each layer's hits by slots; none below `floor`.
 
     The curves are concave, so taking the largest gains one by one is best.
     """
     given = dict(floor)
     left = max(0, n_slots - sum(floor.values()))
-    layers = np.concatenate([np.full(len(curve) - 1 - floor[layer], layer) for layer, curve in curves.items()])
-    gains = np.concatenate([np.diff(curve)[floor[layer] :] for layer, curve in curves.items()])
-    ranks = np.concatenate([np.arange(floor[layer], len(curve) - 1) for layer, curve in curves.items()])
     # Of gains that differ by nothing that matters, the layer with fewer slots comes first: alike layers get alike.
-    order = np.lexsort((ranks, -np.round(gains, GAIN_DIGITS)))
-    for layer in layers[order[:left]].tolist():
+    gains = sorted(
+        (-round(curve[n + 1] - curve[n], GAIN_DIGITS), n, layer)
+        for layer, curve in curves.items()
+        for n in range(floor[layer], len(curve) - 1)
+    )
+    for _, _, layer in gains[:left]:
         given[layer] += 1
     return given

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from storage.defaults import DEFAULT_DEPTH
 from storage.errors import DriveError
 from storage.extents import Extent
 from storage.lane import Ended, Lane
@@ -26,16 +27,6 @@ __all__ = [
     "Urgency",
 ]
 
-DEFAULT_DEPTH = 8
-"""Reads of megabytes in flight on a drive, each with a thread.
-
-Whole experts, 18.8 MB in two reads, on a virtual NVMe drive and two busy cores, as shares of the best depth and size in
-two runs of `artesian bench io SLICE` (40 and 28 rounds): depth 1 82% and 93%, 2 88% and 95%, 4 93% and 95%, 8 100% and
-99%, 16 97% and 100%. Smaller reads never did better: at depth 8 with 4.2 MB 89% and 95%, 1 MB 81% and 89%, 262 kB 57%
-and 63%. fio with the same pattern at depth 8 gave 0.89 (psync), 1.00 (libaio) and 1.00 (io_uring) of our rate.
-io_uring in our place, a C loop on liburing, gave 1.04, 1.07 and 1.13 of the threads' rate at depths 4, 8 and 16, and
-kernel AIO 1.08, 1.03 and 1.09: medians of 16 interleaved rounds whose rates spread by a factor of 1.6, no clear win.
-"""
 SMALL_DEPTH = 128
 """Small reads in flight on a drive: the 96 of a token at once."""
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from storage.arena import Arena
 from storage.batch import ReadRequest, Ticket
+from storage.defaults import DEFAULT_CACHE_ROWS
 from storage.errors import BadShape, RowOutOfRange, shown
 from storage.extents import Extent
 from storage.headers import TensorEntry
@@ -26,7 +27,6 @@ from storage.policy import POLICIES, Policy
 from storage.syscalls import PAGE_BYTES
 from storage.ticket import Check, no_check
 
-DEFAULT_CACHE_ROWS = 65_536
 ROW_POLICY = "s3fifo"
 """N-grams follow a Zipf law with a long tail seen once: newcomers must not push out what is asked for all the time."""
 
