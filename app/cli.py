@@ -83,6 +83,13 @@ BENCHES: dict[str, tuple[str, str]] = {
         "bytes and rates of each phase, beside the least that the bytes allow at what memory and drives gave in the "
         "same minute. Ctrl+C ends it with the rounds that are complete.",
     ),
+    "gpu": (
+        "[OPTIONS] [MODEL...]",
+        "Measure a graphics card, and compare what the model says with its parts there.\n\n"
+        "Rates of the card, products of released shapes against slow decoding, golden results in both numeric modes, "
+        "and MODEL in memory only, on the card only and mixed. No card has run it yet; --emulate shows without one "
+        "that it works. The exit code is 1 when anything differs, 6 when there is no card.",
+    ),
     "io": (
         "[OPTIONS] DIR",
         "Measure how fast the drives give experts and rows.\n\n"

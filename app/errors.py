@@ -24,6 +24,10 @@ class TranscriptMissing(TranscriptError):  # noqa: N818 - named for what is wron
     """No transcript, or more than one, has the id that was given."""
 
 
+class NoCard(AppError):  # noqa: N818 - named for what is wrong
+    """There is no graphics card that torch can compute on."""
+
+
 class UsageError(AppError):
     """An option, an argument or what came in on stdin cannot be used."""
 

@@ -3,7 +3,7 @@
 import errno
 from enum import IntEnum
 
-from app.errors import AppError, SettingsError, TranscriptMissing, UsageError
+from app.errors import AppError, NoCard, SettingsError, TranscriptMissing, UsageError
 from app.short_memory import lacks_memory
 from engine.errors import (
     CardFull,
@@ -40,6 +40,7 @@ class ExitCode(IntEnum):
     TOO_BIG = 3
     CHECKPOINT = 4
     DEVICE = 5
+    NO_CARD = 6
     STOPPED = 130
 
 
@@ -50,12 +51,14 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.TOO_BIG: "does not fit in memory or on the drive",
     ExitCode.CHECKPOINT: "checkpoint missing or damaged",
     ExitCode.DEVICE: "drive or device failed",
+    ExitCode.NO_CARD: "no graphics card to measure",
     ExitCode.STOPPED: "stopped by the user",
 }
 """What `artesian --help` prints beside each code."""
 
 _BY_CLASS: dict[type[BaseException], ExitCode] = {
     UsageError: ExitCode.USAGE,
+    NoCard: ExitCode.NO_CARD,
     TranscriptMissing: ExitCode.USAGE,
     SettingsError: ExitCode.USAGE,
     PromptError: ExitCode.USAGE,

@@ -29,6 +29,8 @@ from engine.sampling import Sampler
 from engine.small_files import read_regular
 from engine.state import State
 from engine.streams import StreamSettings
+from engine.tiers.card import Card
+from engine.tiers.trunk import TrunkPlaces
 from storage.checkpoint import Checkpoint
 
 EXACT_LOGIT_LIMIT = 2e-4
@@ -154,10 +156,11 @@ def compare(
     *,
     numerics: NumericsName = "exact",
     on_progress: Callable[[int, int], None] | None = None,
+    card: Card | None = None,
 ) -> GoldenReport:
     """Run every golden prompt and its recorded continuation and compare what was computed and chosen.
 
-    `on_progress` gets positions done and in all.
+    With a `card` resident weights and experts lie there. `on_progress` gets positions done and in all.
     Raises: GoldenError when the golden folder cannot be read or does not fit the model; what opening and running raise.
     """
     recorded = _Golden(golden, numerics)
@@ -179,8 +182,17 @@ def compare(
             on_progress(done, total)
 
     with Checkpoint.open(checkpoint) as files, _one_thread():
-        everything = StreamSettings(slots_per_layer=config.n_routed_experts)
-        model = Model.open(files, config, streams=everything, numerics=numerics, drafts=recorded.has_drafts)
+        layers = range(config.n_layers)
+        everything = StreamSettings(
+            slots_per_layer=config.n_routed_experts,
+            cards=() if card is None else [(card, dict.fromkeys(layers, config.n_routed_experts))],
+        )
+        places = None if card is None else TrunkPlaces(dict.fromkeys(layers, card), card)
+        model = Model.open(
+            files, config, streams=everything, numerics=numerics, drafts=recorded.has_drafts, trunk_places=places
+        )
+        if card is not None:
+            model.streams.warm(dict.fromkeys(layers, range(config.n_routed_experts)), never)
         if recorded.has_drafts and model.head is None:
             raise GoldenError(f"the golden results have drafts, the checkpoint gives none: {model.no_drafts}")
         for key, ids, greedy in prompts:

@@ -25,12 +25,14 @@ class TrunkPlaces:
     Attributes:
         left_out: Layers, and "the output layer", for which a card had no memory after all: they stay with the
             processor.
+        moved_bytes: What the cards took.
     """
 
     def __init__(self, layers: Mapping[int, Card], head: Card | None) -> None:
         self._layers = layers
         self._head = head
         self.left_out: list[str] = []
+        self.moved_bytes = 0
 
     def block(self, block: BlockWeights) -> BlockWeights:
         """A layer just read, where it belongs."""
@@ -42,11 +44,24 @@ class TrunkPlaces:
         return head if self._head is None else self._moved(head, self._head, "the output layer")
 
     def _moved(self, weights: T, card: Card, name: str) -> T:
+        plain = isinstance(weights, Matrix)
         try:
-            return moved(weights, card.device, plain=isinstance(weights, Matrix))
+            there = moved(weights, card.device, plain=plain)
         except torch.OutOfMemoryError:
             self.left_out.append(name)
             return weights
+        self.moved_bytes += movable_bytes(weights, plain=plain)
+        return there
+
+
+def movable_bytes(weights: object, *, plain: bool = False) -> int:
+    """Bytes of a record's fp8 matrices, and of its plain ones if asked for."""
+    if isinstance(weights, Matrix):
+        scale_bytes = 0 if weights.scale is None else weights.scale.nbytes
+        return weights.weight.nbytes + scale_bytes if weights.kind == "fp8" or plain else 0
+    if not is_dataclass(weights):
+        return 0
+    return sum(movable_bytes(getattr(weights, field.name), plain=plain) for field in fields(weights))
 
 
 def moved(weights: T, device: torch.device, *, plain: bool = False) -> T:
