@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.sanitize import visible
-
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+from storage.sizes import format_bytes as format_bytes  # of here for all of app
 
 
 def artesian_version() -> str:
@@ -17,16 +16,6 @@ def artesian_version() -> str:
     from importlib.metadata import version  # here saves commands that do not ask for it 15 ms
 
     return version("artesian")
-
-
-def format_bytes(n_bytes: float) -> str:
-    """`n_bytes` with three figures and a decimal unit: "999 B", "18.8 MB", "510 GB"."""
-    value, unit = float(n_bytes), 0
-    while unit < len(_UNITS) - 1 and value >= (999.5 if unit else 1000):
-        value /= 1000
-        unit += 1
-    places = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:.{places}f} {_UNITS[unit]}"
 
 
 def format_rate(n_bytes: float, seconds: float) -> str:

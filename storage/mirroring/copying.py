@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from storage.mirroring.files import WRITE, WriteCalls
 from storage.mirroring.manifest import CopiedShard, Manifest, read_manifest, with_shard, write_manifest
 from storage.mirroring.part import BLOCK_BYTES, Part, PartFacts, checked, journal_path, part_path
 from storage.reader import ShardFile, open_shard
+from storage.sizes import format_bytes
 from storage.syscalls import SYSTEM, Syscalls
 
 LOCK_NAME = ".artesian-mirror.lock"
@@ -93,10 +94,11 @@ class Copier:
         Raises: TargetRefused when the folder is another checkpoint's mirror, or has a file of a shard's name that was
         not copied here; MirrorBusy; NoSpace before anything is written when it cannot fit, and when space runs out on
         the way; WriteError; DriveError and ShardChanged of the source; NotVerified. What is whole stays, what is under
-        way can be resumed.
+        way can be resumed. A folder that was made for it and stays empty is taken away again.
         """
+        missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         checked(lambda: self._folder.mkdir(parents=True, exist_ok=True), self._folder, "make")
-        with locked(self._folder, self._writes):
+        with locked(self._folder, self._writes), _taken_away_if_empty(missing):
             found = read_manifest(self._folder)
             if found is not None and found.fingerprint != self._manifest.fingerprint:
                 raise TargetRefused(
@@ -151,8 +153,9 @@ class Copier:
         free = checked(lambda: self._writes.free_bytes(self._folder), self._folder, "ask for the free space of")
         if needed + self._reserve_bytes > free:
             raise NoSpace(
-                f"{shown(str(self._folder))} has {free:,} bytes free; the copy takes {needed:,} and "
-                f"{self._reserve_bytes:,} are to stay free",
+                f"{shown(str(self._folder))} has {format_bytes(free)} free; the copy takes {format_bytes(needed)} and "
+                f"{format_bytes(self._reserve_bytes)} are to stay free: "
+                f"{format_bytes(needed + self._reserve_bytes - free)} too little",
                 file=self._folder,
                 errno=0,
                 hint="Copy fewer shards, free some space, or leave less of it free.",
@@ -237,8 +240,8 @@ class Copier:
         free = checked(lambda: self._writes.free_bytes(self._folder), self._folder, "ask for the free space of")
         if free - n_bytes < self._reserve_bytes:
             raise NoSpace(
-                f"{shown(str(self._folder))} has {free:,} bytes free and {self._reserve_bytes:,} are to stay free: "
-                "something else fills the drive",
+                f"{shown(str(self._folder))} has {format_bytes(free)} free and {format_bytes(self._reserve_bytes)} are "
+                "to stay free: something else fills the drive",
                 file=self._folder,
                 errno=0,
                 hint="Free some space and start the copy again; it goes on where it was.",
@@ -277,6 +280,20 @@ def locked(folder: Path, writes: WriteCalls = WRITE) -> Iterator[None]:
         yield
     finally:
         writes.close(fd)
+
+
+@contextmanager
+def _taken_away_if_empty(made: Sequence[Path]) -> Iterator[None]:
+    """Remove folders made for a copy, the deepest first, when nothing but the lock, which is held, got into it."""
+    try:
+        yield
+    finally:
+        if made:
+            with suppress(OSError):  # one that is not empty stays
+                if [path.name for path in made[0].iterdir()] == [LOCK_NAME]:
+                    (made[0] / LOCK_NAME).unlink()
+                for folder in made:
+                    folder.rmdir()
 
 
 class _Progress:

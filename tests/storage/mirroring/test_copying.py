@@ -148,9 +148,14 @@ def test_what_cannot_fit_is_refused_before_anything_is_written(model: Path, targ
         def free_bytes(self, folder: Path) -> int:
             return needed + 99
 
-    with pytest.raises(NoSpace, match=f"the copy takes {needed:,} and 100 are to stay free"):
+    assert needed < 1_000_000 and not target.exists()
+    with pytest.raises(NoSpace, match=r" kB free; the copy takes .* kB and 100 B are to stay free: 1 B too little$"):
+        copier(model, target / "deep", writes=Small(), reserve_bytes=100).run(jobs(model))
+    assert not target.exists()  # what was made for it is gone
+    target.mkdir()
+    with pytest.raises(NoSpace):
         copier(model, target, writes=Small(), reserve_bytes=100).run(jobs(model))
-    assert named(target) == [] and not list(target.glob("*part*"))
+    assert named(target) == [] and not list(target.glob("*part*"))  # what was there before stays
     small = copier(model, target, writes=Small(), reserve_bytes=0)
     assert small.run(jobs(model)) == tuple(NAMES)
 
