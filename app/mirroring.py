@@ -39,7 +39,7 @@ from storage.mirroring.places import LEAST_BYTES, Place, find_places, unmounted_
 from storage.mirroring.proposal import Proposal, ShardUse, choose_split, propose, reserve_bytes
 from storage.mirroring.undoing import drop_sources, remove_copies
 
-_EXPERT = re.compile(r"layers\.(\d+)\.ffn\.experts\.(\d+)\.")
+_EXPERT = re.compile(r"(layers|mtp)\.(\d+)\.ffn\.experts\.(\d+)\.")
 FOLDER_NAME = "artesian-mirror"
 """What a new mirror's folder is called on its drive, with the model's name behind it."""
 
@@ -448,22 +448,24 @@ class MirrorDesk:
 def expert_uses(headers: Mapping[str, ShardHeader], shares: Mapping[int, Sequence[float]]) -> tuple[ShardUse, ...]:
     """What is read of each shard while answering: its experts, by their layer's traffic, each layer alike.
 
-    `shares` are those of the usage profile, by layer; a layer it does not know counts every expert alike. All else is
-    read once at start, or are engram rows of a few kilobytes a token, so shards without experts count nothing.
+    `shares` are those of the usage profile, by layer; a layer it does not know counts every expert alike. A draft stage
+    is the layer behind the last, and a profile that does not know it is of somebody who answers without drafts. All
+    else is read once at start, or are engram rows of a few kilobytes a token, so shards without experts count nothing.
     """
     weights: dict[str, float] = dict.fromkeys(headers, 0.0)
-    n_experts: dict[int, int] = {}
-    for header in headers.values():
-        for name in header.tensors:
-            if match := _EXPERT.match(name):
-                n_experts[int(match[1])] = max(n_experts.get(int(match[1]), 0), int(match[2]) + 1)
+    found: list[tuple[str, bool, int, int, int]] = []
+    n_experts: dict[tuple[bool, int], int] = {}
     for shard, header in headers.items():
         for name, entry in header.tensors.items():
             if match := _EXPERT.match(name):
-                layer, expert = int(match[1]), int(match[2])
-                known = shares.get(layer, ())
-                share = known[expert] if expert < len(known) else 1 / n_experts[layer]
-                weights[shard] += share * entry.extent.length
+                drafts, number, expert = match[1] == "mtp", int(match[2]), int(match[3])
+                n_experts[drafts, number] = max(n_experts.get((drafts, number), 0), expert + 1)
+                found.append((shard, drafts, number, expert, entry.extent.length))
+    n_layers = max((number + 1 for drafts, number in n_experts if not drafts), default=0)
+    for shard, drafts, number, expert, n_bytes in found:
+        known = shares.get(n_layers + number if drafts else number, ())
+        share = 0.0 if drafts and shares and not known else 1 / n_experts[drafts, number]
+        weights[shard] += (known[expert] if expert < len(known) else share) * n_bytes
     total = sum(weights.values()) or 1.0
     return tuple(
         ShardUse(shard=shard, file_bytes=header.file_bytes, read_share=weights[shard] / total)

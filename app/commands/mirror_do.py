@@ -17,7 +17,7 @@ from app.sanitize import one_line
 from app.sizes import parse_bytes
 from app.stopping import StopKey
 from engine.errors import Stopped
-from storage.errors import DriveError, TargetRefused, shown
+from storage.errors import DriveError, NoSpace, TargetRefused, shown
 from storage.mirroring.checking import CheckedShard, check_copies
 from storage.mirroring.copying import CopyJob, CopyProgress
 from storage.mirroring.manifest import Kind, read_manifest
@@ -61,6 +61,14 @@ def copy(
     wanted = tuple(shards) if shards else desk.propose(place, budget_bytes=limit).shards
     known = read_manifest(target)
     jobs = desk.jobs([*dict.fromkeys([*(known.shards if known else ()), *wanted])] if not shards else wanted)
+    if not jobs:
+        raise NoSpace(
+            f"no shard fits into {shown(str(target))}: {format_bytes(place.free_bytes)} are free there"
+            + (f", {format_bytes(limit)} may be copied" if limit is not None else ""),
+            file=target,
+            errno=0,
+            hint="`artesian mirror propose` says what fits where.",
+        )
     made, stopped = _copy(desk, target, place, jobs, kind="mirror", reserve=kept_free, may_stop=True)
     noted = desk.use(target) if made or known else False
     n_bytes = sum(desk.headers[shard].file_bytes for shard in made)

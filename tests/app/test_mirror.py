@@ -118,8 +118,10 @@ def test_a_proposal_copies_the_expert_shards_and_no_table(model: Path, capsys: O
     (second,) = [
         one for one in answer_json(capsys, "mirror", "propose") if one["target"].endswith("second/artesian-mirror-tiny")
     ]
-    # tiny-a keeps its eight layers in shards 3 to 10; the embedding, the head, the stages and the tables are not read.
-    assert sorted(second["shards"]) == [f"model-{n:05d}-of-00016.safetensors" for n in range(3, 11)]
+    # tiny-a keeps the experts of its eight layers in shards 3 to 10, those of its three draft stages in 12 to 14; the
+    # embedding, the head and the tables are not read.
+    experts = [*range(3, 11), *range(12, 15)]
+    assert sorted(second["shards"]) == [f"model-{n:05d}-of-00016.safetensors" for n in experts]
     assert (second["gain"], second["read_share"], second["whole"]) == (None, pytest.approx(1.0), True)
     book = RateBook(rates_file())
     book.note_drive("a", 2e9)
@@ -139,15 +141,20 @@ def test_the_profile_decides_what_a_small_budget_buys(model: Path) -> None:
     assert sum(even.values()) == pytest.approx(1.0)
     n_experts = 32
     hot = {use.shard: use.read_share for use in expert_uses(headers, {0: [1.0] + [0.0] * (n_experts - 1)})}
-    # Each layer has the same traffic, whatever its experts: a profile of one layer moves nothing between shards here.
-    assert hot == pytest.approx(even, rel=1e-6)
+    # Each layer has the same traffic, whatever its experts: a profile of one layer moves nothing between their shards.
+    # But one that knows no draft stage, which come behind the last of eight layers, is of answers without drafts.
+    stages = [f"model-{n:05d}-of-00016.safetensors" for n in (12, 13, 14)]
+    assert all(even[name] == pytest.approx(1 / 11) and hot[name] == 0 for name in stages)
+    assert all(hot[name] == pytest.approx(share * 11 / 8) for name, share in even.items() if name not in stages)
+    drafted = {use.shard: use.read_share for use in expert_uses(headers, {8: [1.0] + [0.0] * 15})}
+    assert drafted[stages[0]] == pytest.approx(1 / 9) and drafted[stages[1]] == 0
 
 
 def test_from_copy_to_answer_to_damage_to_repair_to_removal(model: Path, tmp_path: Path, capsys: Output) -> None:
     plain = tokens(capsys, model)
     target = tmp_path / "second" / "mirror"
     made = answer_json(capsys, "mirror", "copy", "--to", str(target))
-    assert len(made["shards"]) == 8 and made["in_settings"]
+    assert len(made["shards"]) == 11 and made["in_settings"]
     assert settings_file().read_text() == f'# mine\nmodel = "{model}"\nmirror = ["{target}"]\n'
     weights = ["--drive-weight", f"{model}=1", "--drive-weight", f"{target}=1"]
     assert tokens(capsys, model, *weights) == plain
@@ -202,9 +209,9 @@ def test_a_full_disk_in_mid_copy_stops_cleanly_and_goes_on_later(
     err = capsys.readouterr().err
     assert "No space left on device" in err and "can be resumed" in err
     whole = sorted(path.name for path in target.glob("*.safetensors"))
-    assert len(whole) == 1 and all((target / name).read_bytes() == (model / name).read_bytes() for name in whole)
-    assert len(answer_json(capsys, "mirror", "copy", "--to", str(target))["shards"]) == 7
-    assert len(list(target.glob("*.safetensors"))) == 8
+    assert len(whole) == 2 and all((target / name).read_bytes() == (model / name).read_bytes() for name in whole)
+    assert len(answer_json(capsys, "mirror", "copy", "--to", str(target))["shards"]) == 9
+    assert len(list(target.glob("*.safetensors"))) == 11
 
 
 _KILLED = """
@@ -241,7 +248,7 @@ def test_killed_in_mid_copy_the_same_command_goes_on(model: Path, tmp_path: Path
     (part,) = target.glob(".*.artesian-part")
     shard = part.name[1 : -len(".artesian-part")]
     assert part == part_path(target, shard) and part.stat().st_size >= 500_000
-    assert len(answer_json(capsys, "mirror", "copy", "--to", str(target))["shards"]) == 8
+    assert len(answer_json(capsys, "mirror", "copy", "--to", str(target))["shards"]) == 11
     assert list(target.glob(".*.artesian-part")) == []
     assert main(["mirror", "check", str(target), "--all"]) == 0
 
@@ -276,6 +283,12 @@ def test_a_budget_of_two_shards_copies_two(model: Path, tmp_path: Path, capsys: 
     assert len(made["shards"]) == 2
 
 
+def test_where_no_shard_fits_nothing_is_made_and_it_is_said(model: Path, tmp_path: Path, capsys: Output) -> None:
+    assert main(["mirror", "copy", "--to", str(tmp_path / "small/m"), "--budget", "1000"]) == 3
+    assert "no shard fits into" in (told := capsys.readouterr().err) and "1.00 kB may be copied" in told
+    assert not (tmp_path / "small/m").exists()
+
+
 def test_a_split_moves_half_of_the_reads_and_a_join_brings_them_back(
     model: Path, tmp_path: Path, capsys: Output
 ) -> None:
@@ -283,8 +296,8 @@ def test_a_split_moves_half_of_the_reads_and_a_join_brings_them_back(
     before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
     target = tmp_path / "second" / "more"
     made = answer_json(capsys, "mirror", "split", "--to", str(target))
-    # Rates are not known, so both drives count alike: 4 of the 8 layers' shards, which are of one size each.
-    assert len(made["shards"]) == 4
+    # Rates are not known, so both drives count alike: five of the shards of eight layers and three draft stages.
+    assert len(made["shards"]) == 5
     for name in made["shards"]:
         assert not (model / name).exists() and (target / name).read_bytes() == before[name]
     assert settings_file().read_text() == f'# mine\nmodel = "{model}"\nsplit = ["{target}"]\n'

@@ -84,7 +84,7 @@ async def test_places_are_shown_with_what_copies_there_would_buy(machine: Machin
     async with app.run_test(size=NORMAL) as pilot:
         await _mark(pilot, app, "second")
         assert "gain      reads 1.50 times as fast as now" in _said(app, "mirror-offer")  # 2 and 1 GB/s side by side
-        assert "8 shards" in _said(app, "mirror-offer")
+        assert "11 shards" in _said(app, "mirror-offer")
         await _mark(pilot, app, "bound")
         assert "same disk as the model's (a)" in _said(app, "mirror-offer")
         assert any("the model's own disk: no more speed" in text for text in _texts(app))
@@ -98,19 +98,19 @@ async def test_from_the_first_look_to_a_mirror_that_is_read_from_and_back(machin
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")
         await wait_until(pilot, lambda: app.drive_job is not None and not app.drive_job.is_running)
-        await wait_until(pilot, lambda: any("holds 8 copies" in text and "read from" in text for text in _texts(app)))
+        await wait_until(pilot, lambda: any("holds 11 copies" in text and "read from" in text for text in _texts(app)))
         assert "each copy read back equal" in _said(app, "mirror-work")
         assert load_settings(paths.settings_file()).mirror == (str(machine.mirror),)
-        assert len(list(machine.mirror.glob("*.safetensors"))) == 8
+        assert len(list(machine.mirror.glob("*.safetensors"))) == 11
 
         await _mark(pilot, app, "second")
         await pilot.press("v")
-        await wait_until(pilot, lambda: "All 8 copies are as they were copied" in _said(app, "mirror-work"))
+        await wait_until(pilot, lambda: "All 11 copies are as they were copied" in _said(app, "mirror-work"))
         with (machine.mirror / "model-00004-of-00016.safetensors").open("r+b") as file:
             file.seek(150_000)
             file.write(b"\x00\x01\x02\x03")
         await pilot.press("v")
-        await wait_until(pilot, lambda: "1 of 8 copies are damaged" in _said(app, "mirror-work"))
+        await wait_until(pilot, lambda: "1 of 11 copies are damaged" in _said(app, "mirror-work"))
 
         await _mark(pilot, app, "second")
         await pilot.press("d")
@@ -150,7 +150,7 @@ async def test_a_copy_is_paused_goes_on_is_stopped_and_is_resumed(
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")
         await wait_until(pilot, lambda: "each copy read back equal" in _said(app, "mirror-work"))
-        assert len(list(machine.mirror.glob("*.safetensors"))) == 8
+        assert len(list(machine.mirror.glob("*.safetensors"))) == 11
 
 
 async def test_where_nothing_is_gained_nothing_is_copied(machine: Machine) -> None:
