@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from app.machine import find_gpus, may_have_gpu
 from app.model_choice import ModelChoice
-from app.paths import cache_dir
 from app.rates import RateBook
+from app.usage import profile_file, usage_dir, watched_layers
 from engine.config import LoadedConfig, ModelConfig, load_config
 from engine.inventory import expected_tensors
 from planner.errors import MissingParts
@@ -175,20 +175,16 @@ def profile_shares(
     has none.
     """
     profiles = usage_dir(choice)
-    if profiles is None or not headers or not profiles.is_dir():
+    if profiles is None or not headers:
         return {}
-    # Here and not at the top: a profile is read by numpy, and who has none plans a fifth sooner without it.
-    from app.backends.observing import profile_file, watched_layers
-    from storage.profile import UsageProfile
-
     n_experts = watched_layers(config)
     path, mark = profile_file(profiles, headers, sources)
-    return shares_of(UsageProfile.load(path, mark, n_experts), n_experts) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    # Here and not at the top: numpy reads it, without which a plan is a fifth sooner.
+    from storage.profile import UsageProfile
 
-
-def usage_dir(choice: ModelChoice) -> Path | None:
-    """The folder of usage profiles; None for the demo, which leaves nothing behind."""
-    return None if choice.is_demo else cache_dir() / "usage"
+    return shares_of(UsageProfile.load(path, mark, n_experts), n_experts)
 
 
 def shares_of(profile: "UsageProfile", layers: Iterable[int]) -> dict[int, list[float]]:

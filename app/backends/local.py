@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.backends.base import OpenEvent, PromptCost, RunFacts, TurnRequest
 from app.backends.keeping import Keeper
-from app.backends.observing import Observers, profile_file, watched_layers
+from app.backends.observing import Observers
 from app.backends.opening import check_mirrors, measure_weights, open_checkpoint
 from app.backends.prompts import Prompts, TextFiles
 from app.backends.returning import ReturnWatch
@@ -24,6 +24,7 @@ from app.rates import RateBook
 from app.reading import MemoryOptions, Reading, make_wishes
 from app.report import artesian_version
 from app.settings import Settings
+from app.usage import profile_file, watched_layers
 from engine.config import ModelConfig
 from engine.conversation import Conversations
 from engine.device import card_devices, free_card_bytes

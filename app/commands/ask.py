@@ -16,12 +16,12 @@ from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_folder
 from app.paths import cache_dir, rates_file, settings_file
-from app.planning import usage_dir
 from app.progress import ProgressLine
 from app.reading import MemoryOptions, Reading, ReadingOptions, make_reading, make_wishes
 from app.sanitize import one_line
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
+from app.usage import usage_dir
 from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
 from engine.draft.settings import DraftSettings
 from engine.errors import Stopped
