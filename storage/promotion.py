@@ -5,7 +5,7 @@ for good. So an expert leaves a card by being forgotten, and nothing is ever wri
 slot that is being copied into serves nobody, and what is copied out of memory must stay there until the copy has ended.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +94,11 @@ class CardBooks:
     def __contains__(self, key: ExpertId) -> bool:
         """Is it there, all of it?"""
         return key.expert in self._held.get(key.layer, ())
+
+    @property
+    def coming(self) -> Collection[ExpertId]:
+        """Experts that are being copied."""
+        return self._coming.keys()
 
     def is_coming(self, key: ExpertId) -> bool:
         """Is it being copied?"""
@@ -201,16 +206,23 @@ class Promoter:
         """What this layer would gain: its most used experts that are on no card, against free slots and the least used
         that are.
         """
-        keys = [ExpertId(layer, expert) for expert in asked]
-        outside = [key.expert for key in keys if not any(key in books or books.is_coming(key) for books in cards)]
+        there = {expert for books in cards for expert in books.held(layer)}
+        coming = {key.expert for books in cards for key in books.coming if key.layer == layer}
+        outside = [expert for expert in asked if expert not in there and expert not in coming]
+        if not outside:
+            return []
+        uses = self._usage.of(layer, outside)
+        if not any(books.room(layer) > 0 for books in cards):  # nearly always: most steps change nothing
+            least = self._usage.of(layer, list(there)).min() if there else np.inf
+            if uses.max() < max(self._least_uses, self._margin * least):
+                return []
         places: list[tuple[float, int, ExpertId | None]] = []
         for index, books in enumerate(cards):
             places += [(0.0, index, None)] * max(0, books.room(layer))
             held = books.held(layer)
-            uses = self._usage.of(layer, held).tolist()
-            places += [(use, index, ExpertId(layer, expert)) for use, expert in zip(uses, held, strict=True)]
+            costs = self._usage.of(layer, held).tolist()
+            places += [(cost, index, ExpertId(layer, expert)) for cost, expert in zip(costs, held, strict=True)]
         places.sort(key=lambda place: place[0])
-        uses = self._usage.of(layer, outside)
         gains = []
         order = np.argsort(-uses, kind="stable").tolist()
         for index, (cost, card, victim) in zip(order, places, strict=False):

@@ -16,11 +16,6 @@ MOST_ROWS = 256
 """Of one pass, so that a long prompt takes no more of a card's memory than `planner.cards` leaves for it."""
 
 
-def is_invariant(device: torch.device) -> bool:
-    """Whether a row's result on a device is made not to depend on the rows beside it."""
-    return device.type == "cpu" or (device.type == "cuda" and available())
-
-
 def matmul_on_card(x: Tensor, matrix: Matrix, groups: int = 1, *, in_blocks: bool = False) -> Tensor:
     """x W^T in float32, block-diagonal over `groups`, on the device of `x`. Shapes: x [T, groups*K]; result [T, N].
 
@@ -45,7 +40,8 @@ FULL_HINT = "Give it less with --vram, or close what else uses it."
 def _product(x: Tensor, matrix: Matrix, groups: int, in_blocks: bool) -> Tensor:
     """The same over rows that are on the card, where the result stays."""
     if x.device.type == "cuda" and not in_blocks and available() and can_multiply(matrix, groups):
-        return matmul_fused(x, matrix, groups)  # no card has run this: see `fused`
+        with torch.cuda.device(x.device):  # where Triton launches; no card has run this: see `fused`
+            return matmul_fused(x, matrix, groups)
     if matrix.scale is None:
         return matmul_plain(x, matrix.weight)
     if matrix.kind == "fp4":
