@@ -100,8 +100,8 @@ def expand_rows(weight: Tensor, scale: Tensor) -> Tensor:
     Shapes: weight [R, W] uint8 (e4m3); scale [R, ceil(W/32)] uint8 (e8m0), one per 32 columns of that row; result [R,
     W].
     """
-    # Neither by indexing nor by repeating factors: torch wakes its threads for both, however few rows there are, and on a
-    # busy machine has waited 5 ms for 24 of them; so it takes 0.3.
+    # Neither by indexing nor by repeating factors: torch wakes its threads for both, however few rows there are. On a
+    # busy machine 24 of them took 5 ms, and 0.3 so.
     values = E4M3.index_select(0, weight.reshape(-1).to(torch.int32)).view(weight.shape)
     factor = expand_scale(scale)
     if values.shape[1] % SCALE_BLOCK:

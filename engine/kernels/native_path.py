@@ -115,26 +115,25 @@ class NativeKernels(NativeSublayers):
         inner = experts[0][0].weight.shape[0] if experts else 0
         for tensor, shape in ((x, (rows, width)), (weights, (rows, used)), (out, (rows, used, width))):
             require_tensor(tensor, shape)
-        formats: set[int] = set()
+        code = check_matrix(experts[0][0]).format if experts else 0
+        up, down = (code, inner, width), (code, width, inner)
         pointers: list[int | None] = []
-        for expert in experts:
-            for matrix, shape in zip(expert, ((inner, width), (inner, width), (width, inner)), strict=True):
-                checked = check_matrix(matrix)
-                require(checked[1:3] == shape, "an expert's matrix is %s, not %s", checked[1:3], shape)
-                formats.add(checked.format)
-                pointers += checked[3:]
+        for w1, w3, w2 in experts:
+            gate, value, out_of = check_matrix(w1), check_matrix(w3), check_matrix(w2)
+            found = (gate[:3], value[:3], out_of[:3])
+            require(found == (up, up, down), "an expert's matrix is not as the others: %s", found)
+            pointers += gate[3:] + value[3:] + out_of[3:]
         places = [place for some in uses for place in some]
         require(len(uses) == len(experts), "%s experts have %s lists of uses", len(experts), len(uses))
-        require(all(0 <= place < rows * used for place in places), "a use lies outside of %s rows", rows)
         if not places:
             return
-        require(len(formats) == 1, "the experts are of %s formats", len(formats))
+        require(min(places) >= 0 and max(places) < rows * used, "a use lies outside of %s rows", rows)
         starts = [0]
         for some in uses:
             starts.append(starts[-1] + len(some))
         of_place = weights.view(-1).tolist()
         status = self._library.artesian_experts(
-            formats.pop(),
+            code,
             (ctypes.c_void_p * len(pointers))(*pointers),
             len(experts),
             _int64(starts),
