@@ -201,6 +201,9 @@ class CardTiers:
             except torch.OutOfMemoryError:
                 slots.failed(copy.key)
                 self._note_full(copy.card, slots.books.n_taken)
+            except BaseException:
+                slots.failed(copy.key)
+                raise
             else:
                 slots.arrived(copy.key, copy.source)
                 self._copied[copy.card] += 1

@@ -46,6 +46,36 @@ def test_where_an_expert_lies_never_shows(name: str, tiny_model: Model, plain: S
         assert read == 0  # nothing was asked of memory
 
 
+def test_in_reference_numerics_where_an_expert_lies_never_shows_either(tiny_model: Model) -> None:
+    """Its roundings are torch's, expert by expert: the same rows make the same sums, wherever."""
+    said = []
+    for name in ("memory only", "half and half"):
+        with spread_model(tiny_model, replace(SPREADS[name], numerics="reference")) as model:
+            said.append(greedy(model, 3))
+    assert equal(*said)
+
+
+def test_a_copy_that_fails_leaves_nothing_lent_or_on_its_way(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: Card, parts: object, starts: object, target: object) -> None:
+        raise RuntimeError("made up: the card has fallen off the bus")
+
+    monkeypatch.setattr(Card, "copy_in", failing)
+    with spread_model(tiny_model, Spread(memory=4, cards=(4,))) as model:
+        cards = model.streams.cards
+        assert cards is not None
+        state = model.new_state()
+        state.commit(model.forward(state, PROMPT[:3], "prefill").step)
+        n_failed = 0
+        while cards._copies:
+            with pytest.raises(RuntimeError, match="fallen off"):
+                cards.settle()
+            n_failed += 1
+        assert n_failed > 0 and not cards._cards[0].books.coming and cards.figures()[0].n_held == 0
+        assert not model.streams.experts._lent
+
+
 def test_on_a_made_up_device_the_tokens_are_the_same(tiny_model: Model, plain: Said) -> None:
     with made_up_card() as device:
         with spread_model(tiny_model, replace(SPREADS["two cards"], device=DEVICE)) as model:

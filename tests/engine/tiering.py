@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.model import Model
+from engine.numerics import NumericsName
 from engine.streams import Streams, StreamSettings
 from engine.tiers.card import Card
 from engine.tiers.trunk import TrunkPlaces
@@ -36,6 +37,7 @@ class Spread:
     layers: Sequence[int] = ()
     """Whose resident weights lie on the first card."""
     head: bool = False
+    numerics: NumericsName = "exact"
 
 
 SPREADS: Mapping[str, Spread] = {
@@ -76,7 +78,7 @@ def spread_model(whole: Model, spread: Spread, notices: deque[str] | None = None
             blocks = tuple(map(places.block, trunk.blocks))
             trunk = replace(trunk, blocks=blocks, head=places.head(trunk.head))
         model = Model(
-            checkpoint, whole.config, trunk, streams, whole._front, said, numerics="exact",
+            checkpoint, whole.config, trunk, streams, whole._front, said, numerics=spread.numerics,
             index_owner="published",
         )  # fmt: skip
         try:
