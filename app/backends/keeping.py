@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.card_governor import CardGovernor, CardSlots, WatchedCard
 from app.governor import Governor, Slots
-from app.last_run import compare, forecast, save_run
+from app.last_run import TurnForecast, compare, forecast, save_run
 from app.planning import Planned, drive_facts, gather_facts, plan_for
 from app.rates import RateBook
 from engine.device import measure_arithmetic
@@ -125,6 +125,13 @@ class Keeper:
         expected = forecast(self.planned, stats, warm=self._warm)
         if self._runs is not None:
             save_run(self._runs, compare(expected, stats, memory, warm=self._warm, model=self._model))
+        if not self.planned.plan.cards:  # what one took says nothing of the processor, which the factors are kept for
+            self._learn_factors(stats, expected)
+        self._book.save()
+        self._warm = True
+        self._look_up()
+
+    def _learn_factors(self, stats: TurnStats, expected: TurnForecast) -> None:
         rates = self.planned.facts.rates
         answer_s, prompt_s = _arithmetic_s(stats, "decode"), _arithmetic_s(stats, "prefill")
         long = expected.answer.n_tokens >= LEAST_FORWARDS
@@ -134,9 +141,6 @@ class Keeper:
             if prompt_s and expected.prompt is not None and expected.prompt.n_tokens >= LEAST_FORWARDS
             else None,
         )
-        self._book.save()
-        self._warm = True
-        self._look_up()
 
     def _look_up(self) -> None:
         """Predict the next turn by what is known of the machine now. The plan itself stays as it is."""

@@ -66,8 +66,8 @@ def test_the_demo_says_the_same_wherever_its_experts_lie() -> None:
     said: dict[str, list[int]] = {}
     for name, (wishes, on_cards) in SIZES.items():
         with opened(demo_folder(), wishes, DraftSettings(mode="off"), []) as backend:
-            said[name], _ = answer(backend, 12)
-            again, _ = answer(backend, 12)  # with what the first turn brought onto cards
+            said[name], _ = answer(backend, 8)
+            again, _ = answer(backend, 8)  # with what the first turn brought onto cards
             assert again == said[name]
             figures = _figures(backend)
             assert bool(figures) is on_cards and sum(card.n_served for card in figures) > (0 if on_cards else -1)
@@ -78,17 +78,24 @@ def test_drafts_are_verified_over_tiers_as_without_them() -> None:
     """The draft stages' experts stay in memory, the backbone's lie on two cards."""
     wishes = Wishes(vram=Size(n_bytes=14 * MB), slots=4)
     with opened(demo_folder(), wishes, DraftSettings(mode="off"), []) as backend:
-        plain, _ = answer(backend, 12)
+        plain, _ = answer(backend, 8)
     with opened(demo_folder(), wishes, DraftSettings(mode="on"), []) as backend:
-        drafted, done = answer(backend, 12)
+        drafted, done = answer(backend, 8)
         assert done.stats.draft is not None and done.stats.draft.drafted > 0
         assert sum(card.n_served for card in _figures(backend)) > 0
     assert drafted == plain
 
 
-def test_the_plan_that_runs_is_told_and_says_that_no_card_has_run_it() -> None:
+def test_the_plan_says_that_no_card_has_run_it_and_a_turn_teaches_nothing_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with opened(demo_folder(), Wishes(vram=Size(n_bytes=14 * MB)), DraftSettings(mode="off"), []) as backend:
-        assert backend.planned is not None
+        assert backend.planned is not None and backend._keeper is not None
+        rates = backend.planned.facts.rates
+        learnt: list[object] = []
+        monkeypatch.setattr(backend._keeper._book, "note_factors", lambda **factors: learnt.append(factors))
+        answer(backend, 8)
+        assert learnt == [] and backend.planned.facts.rates.answer_factor == rates.answer_factor
         plan = backend.planned.plan
         assert [card.ceiling_bytes for card in plan.cards] == [14 * MB, 14 * MB]
         assert any("No card has run this version" in note for note in plan.notes)

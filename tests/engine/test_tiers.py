@@ -79,11 +79,11 @@ def test_a_copy_that_fails_leaves_nothing_lent_or_on_its_way(
 def test_on_a_made_up_device_the_tokens_are_the_same(tiny_model: Model, plain: Said) -> None:
     with made_up_card() as device:
         with spread_model(tiny_model, replace(SPREADS["two cards"], device=DEVICE)) as model:
-            said = greedy(model, 3)
+            said = greedy(model, 2)
             assert model.streams.cards is not None
             assert all(card.n_served for card in model.streams.cards.figures())
             assert device.live_bytes > 0
-        assert said.tokens == plain.tokens[:3]
+        assert said.tokens == plain.tokens[:2]
         for ours, theirs in zip(said.logits, plain.logits, strict=False):
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
             assert not isinstance(ours, OnCard)
@@ -98,10 +98,10 @@ def test_with_the_trunk_on_a_made_up_device_the_tokens_are_the_same(
         spread = Spread(memory=4, cards=(6,), device=DEVICE, layers=layers, head=True)
         with spread_model(tiny_model, spread) as model:
             resident = device.live_bytes
-            said = greedy(model, 3)
+            said = greedy(model, 2)
         fp8 = sum(_fp8_bytes(model._trunk.blocks[layer]) for layer in layers)
         assert resident >= fp8 + model._trunk.head.weight.nbytes > 300_000
-    assert said.tokens == plain.tokens[:3]
+    assert said.tokens == plain.tokens[:2]
     for ours, theirs in zip(said.logits, plain.logits, strict=False):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4) and not isinstance(ours, OnCard)
 
@@ -112,9 +112,9 @@ def test_a_card_too_small_for_the_trunk_leaves_it_with_the_processor(tiny_model:
         spread = Spread(cards=(4,), device=DEVICE, layers=range(8), head=True)
         with spread_model(tiny_model, spread, notices) as model:
             device.capacity_bytes = device.live_bytes + 1_000  # as if others had taken the rest
-            said = greedy(model, 3)
+            said = greedy(model, 2)
             assert all(block.attention.wq_b.weight.is_cpu for block in model._trunk.blocks)
-    assert said.tokens == plain.tokens[:3] and "processor" in notices[-1]
+    assert said.tokens == plain.tokens[:2] and "processor" in notices[-1]
 
 
 def test_copies_are_bounded_and_go_on_until_the_card_is_full(tiny_model: Model) -> None:
