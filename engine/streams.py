@@ -208,18 +208,19 @@ class Streams:
         missing = [key for key in hottest if not cards.holds(key)]
         for first in range(0, len(missing), WAVE_EXPERTS):
             some = missing[first : first + WAVE_EXPERTS]
+            unread: dict[int, list[int]] = {}
             for key in some:
-                if should_stop():
-                    return n_read
                 if key not in self.experts:
-                    one = {key.layer: [key.expert]}
-                    n = self.experts.warm(one, should_stop)
-                    if not n:
-                        cards.settle()  # the layer's few slots in memory may all be lent
-                        n = self.experts.warm(one, should_stop)
-                    n_read += n
-                cards.place(key)
+                    unread.setdefault(key.layer, []).append(key.expert)
+            n_read += self.experts.warm(unread, should_stop)
+            for key in some:
+                if not cards.place(key) and not should_stop():
+                    cards.settle()  # the layer's few slots in memory may all be lent
+                    n_read += self.experts.warm({key.layer: [key.expert]}, should_stop)
+                    cards.place(key)
             cards.settle()
+            if should_stop():
+                break
         return n_read
 
     def end_step(self) -> None:

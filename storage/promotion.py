@@ -37,6 +37,11 @@ class Usage:
         """A step asked for these distinct experts."""
         self._counts[layer][list(experts)] += self._one
 
+    def credit(self, key: ExpertId, uses: float) -> None:
+        """Count an expert as used so often now, unless it counts more: what is known of it from before."""
+        counts = self._counts[key.layer]
+        counts[key.expert] = max(counts[key.expert], uses * self._one)
+
     def end_step(self) -> None:
         """What was noted is a step older."""
         self._one *= self._growth

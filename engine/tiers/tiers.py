@@ -17,7 +17,7 @@ from engine.tiers.card import Card
 from engine.tiers.slots import CardSlots
 from storage.expert_cache import ExpertCache
 from storage.ids import ExpertId
-from storage.promotion import Promoter, Promotion, Usage
+from storage.promotion import LEAST_USES, Promoter, Promotion, Usage
 
 STEP_BYTES = 64_000_000
 """Copied to cards beside one step at most: 3 experts of the release, some 6 ms of memory reads."""
@@ -124,10 +124,16 @@ class CardTiers:
         return any(key in slots.books or slots.books.is_coming(key) for slots in self._cards)
 
     def place(self, key: ExpertId) -> bool:
-        """Begin to copy an expert that is in memory into a free slot; False when there is none, or it is not."""
+        """Begin to copy an expert that is in memory into a free slot; False when there is none, or it is not.
+
+        It is taken for one that is used: no other displaces it before that is used more.
+        """
         free = (index for index, slots in enumerate(self._cards) if slots.books.room(key.layer) > 0)
         index = next(free, None)
-        return index is not None and not self.holds(key) and self._begin(index, Promotion(key, None))
+        if index is None or self.holds(key) or not self._begin(index, Promotion(key, None)):
+            return False
+        self._usage.credit(key, LEAST_USES)
+        return True
 
     def settle(self) -> None:
         """Wait for the copies under way: nothing is lent afterwards."""

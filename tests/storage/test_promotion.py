@@ -63,6 +63,16 @@ def test_old_uses_fade_by_half_in_a_half_life() -> None:
     assert usage.of(0, [2]).round(12).tolist() == [1.0] and usage.of(0, [1])[0] < 1e-29
 
 
+def test_what_is_known_to_be_used_counts_as_used() -> None:
+    usage = Usage({0: 4}, half_life_steps=1)
+    usage.end_step()
+    usage.credit(ExpertId(0, 1), 2.0)
+    usage.note(0, [2, 2, 2])
+    usage.note(0, [2])
+    usage.credit(ExpertId(0, 2), 1.0)  # it counts more already
+    assert usage.of(0, [1, 2]).tolist() == [2.0, 2.0]
+
+
 def test_no_more_is_copied_than_allowed_and_only_from_memory() -> None:
     books, promoter = CardBooks({0: 4, 1: 4}), Promoter(Usage({0: 8, 1: 8}))
     promoter.note(0, [0, 1, 2, 3])
