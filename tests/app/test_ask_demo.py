@@ -44,7 +44,7 @@ def test_the_demo_knows_what_an_expert_slot_is_and_the_events_add_up_to_it(capsy
 def test_neither_chunks_nor_the_owner_of_index_keys_change_the_beginning(capsys: Output) -> None:
     # A prompt shorter than the attention window: there is nothing to select yet, so both readings agree.
     begun = " ".join(_ANSWER.split()[:5])
-    for options in (["--chunk-tokens", "3"], ["--index-owner", "nearest"], ["--numerics", "reference"]):
+    for options in (["--chunk-tokens", "3", "--index-owner", "nearest"], ["--numerics", "reference"]):
         assert _ask(capsys, _QUESTION, "--max-tokens", "5", *options).startswith(begun[:12])
 
 

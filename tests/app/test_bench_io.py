@@ -37,6 +37,13 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_io, "TURN_S", 0.001)
 
 
+@pytest.fixture
+def few_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each kind one or two, for what is not about their number."""
+    for name, some in {"DEPTHS": (1, 8), "PIECES": (1 << 20, None), "RANDOM_DEPTHS": (1, 64)}.items():
+        monkeypatch.setattr(iobench, name, some)
+
+
 @pytest.mark.usefixtures("short_turns")
 def test_every_arm_is_measured_as_often_and_the_default_is_judged(made: Path, capsys: Output) -> None:
     assert main(["bench", "io", str(made), "--seconds", "0", "--json"]) == 0
@@ -66,7 +73,7 @@ def test_every_arm_is_measured_as_often_and_the_default_is_judged(made: Path, ca
     assert [r["of_sequential"] for r in results if r["pattern"] == "sequential"] == [1.0]
 
 
-@pytest.mark.usefixtures("short_turns")
+@pytest.mark.usefixtures("short_turns", "few_arms")
 def test_the_table_names_the_way_of_reading_and_the_verdict(made: Path, capsys: Output) -> None:
     assert main(["bench", "io", str(made), "--seconds", "0", "--depth", "3"]) == 0
     out = capsys.readouterr().out
@@ -76,7 +83,7 @@ def test_the_table_names_the_way_of_reading_and_the_verdict(made: Path, capsys: 
     assert " 3*  whole" in out
 
 
-@pytest.mark.usefixtures("short_turns")
+@pytest.mark.usefixtures("short_turns", "few_arms")
 def test_each_drive_is_measured_alone_and_all_together(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:

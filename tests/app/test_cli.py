@@ -148,13 +148,13 @@ def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("redirection", "said_on_stdout"), [("2>&-", "{"), ("<&-", "{"), ("2>/dev/full", "{")])
 def test_a_stream_that_is_closed_is_no_failure(redirection: str, said_on_stdout: str) -> None:
-    command = f'"{sys.executable}" -c "{_RUN}" doctor --json {redirection}'
+    command = f'"{sys.executable}" -c "{_RUN}" plan --json {redirection}'
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout[:1], result.stderr) == (0, said_on_stdout, "")
 
 
 def test_a_result_that_has_no_place_to_go_is_a_failure() -> None:
-    command = f'"{sys.executable}" -c "{_RUN}" doctor --json >&-'
+    command = f'"{sys.executable}" -c "{_RUN}" plan --json >&-'
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
     assert result.stderr == "artesian: stdout is closed, so there is no place for the result\n"

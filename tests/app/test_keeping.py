@@ -6,14 +6,13 @@ import pytest
 
 from app.backends.keeping import LEAST_FORWARDS, Keeper
 from app.last_run import forecast, load_runs
-from app.planning import Planned, expected_places, plan_for
+from app.planning import Planned, plan_for
 from app.rates import RateBook
 from engine.events import DraftStats, Phase, PhaseFigures, TurnDone, TurnStats, Work
 from engine.kernels import path
 from planner.facts import Drive, MachineFacts, assumed_rates
-from planner.footprint import footprint
 from planner.plan import Wishes
-from tests.engine.released import RELEASED
+from tests.planner.released_sizes import released_sizes
 
 TIMES = 3.0
 """What the arithmetic takes over what is predicted of it."""
@@ -26,7 +25,7 @@ def planned() -> Planned:
         total_bytes=48 * 10**9, available_bytes=44 * 10**9, ruled_by="system", n_cores=8, drives=(drive,),
         rates=assumed_rates(8),
     )  # fmt: skip
-    return plan_for(facts, footprint(RELEASED, expected_places(RELEASED)), Wishes(), {})
+    return plan_for(facts, released_sizes(), Wishes(), {})
 
 
 def drafted(rounds: int, drafted: int, forwards: int, off_reason: str = "") -> DraftStats:

@@ -15,6 +15,7 @@ from engine.streams import StreamSettings
 from planner.errors import MissingParts
 from planner.footprint import KV_BYTES, Footprint, footprint, places
 from storage.checkpoint import Checkpoint
+from tests.planner.released_sizes import released_sizes
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
 
@@ -89,9 +90,7 @@ def test_keys_take_what_the_numeric_mode_stores_them_as(config: ModelConfig, siz
 
 def test_a_conversation_of_the_release_is_far_below_a_dense_one() -> None:
     """6,400 bytes a token as float32: 2.5 sources' worth of 640 values. Half as bf16: the published 3.2 kB."""
-    from tests.engine.released import RELEASED
-
-    sizes = footprint(RELEASED, expected_places(RELEASED))
+    sizes = released_sizes()
     windows = 40 * (2 * 128 + 32) * 512 * 4  # while a prompt's is staged
     for context in (8_192, 200_000, 1_048_576):
         copied = context * 512 * 4  # the largest source, while it grows

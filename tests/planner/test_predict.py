@@ -2,13 +2,12 @@
 
 import pytest
 
-from app.planning import expected_places
 from planner.facts import Drive, MachineFacts, Rates
-from planner.footprint import Footprint, footprint
+from planner.footprint import Footprint
 from planner.plan import Abilities, Plan, Wishes
 from planner.predict import DRAFTING, WAITING, Forecast, Predictor
 from planner.solve import make_plan, popularity
-from tests.engine.released import RELEASED
+from tests.planner.released_sizes import released_sizes
 
 GB = 10**9
 ABLE = Abilities(drafts=True)
@@ -31,7 +30,7 @@ def facts(ram_gb: int, *, multiply_adds_s: float = 1e15) -> MachineFacts:
 
 @pytest.fixture(scope="module")
 def sizes() -> Footprint:
-    return footprint(RELEASED, expected_places(RELEASED))
+    return released_sizes()
 
 
 @pytest.fixture(scope="module")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from app.planning import expected_places, read_model
+from app.planning import read_model
 from planner.cards import moved_weights
 from planner.errors import BadWish, DoesNotFit
 from planner.explain import curve, explain
 from planner.facts import Drive, Gpu, MachineFacts, Rates
-from planner.footprint import Footprint, footprint
+from planner.footprint import Footprint
 from planner.hits import Popularity
 from planner.plan import Abilities, Plan, Size, Wishes
 from planner.predict import Predictor
 from planner.solve import default_reserve, make_plan, popularity
 from planner.spreading import best_slots, spread
-from tests.engine.released import RELEASED
+from tests.planner.released_sizes import released_sizes
 
 GB = 1_000_000_000
 ABLE = Abilities(drafts=True)
@@ -29,7 +29,7 @@ RATES = Rates(
 
 @pytest.fixture(scope="module")
 def sizes() -> Footprint:
-    return footprint(RELEASED, expected_places(RELEASED))
+    return released_sizes()
 
 
 def facts(gigabytes: float, *, n_drives: int = 1, rate_bytes_s: float = 4e9, gpus: Sequence[Gpu] = ()) -> MachineFacts:

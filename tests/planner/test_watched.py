@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.maker import has_sparse_files, make
 pytestmark = pytest.mark.slow
 
 CEILING = 700_000_000
-"""Of a model whose experts come to 5 GB; the program's own 500 MB included."""
+"""Of a model whose experts come to 2.6 GB; the program's own 500 MB included."""
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +26,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("watched")
     if not has_sparse_files(folder):
         pytest.skip("the file system of the temporary folder has no sparse files")
-    make(folder, GEOMETRY, tweak=holes)
-    command = [sys.executable, "-m", "tests.planner.watched_run", str(folder), f"{CEILING}", "400", "8"]
+    make(folder, replace(GEOMETRY, n_routed_experts=192), tweak=holes)
+    command = [sys.executable, "-m", "tests.planner.watched_run", str(folder), f"{CEILING}", "400", "4"]
     result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     measured: dict[str, Any] = json.loads(result.stdout)
     return measured
