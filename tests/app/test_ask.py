@@ -168,6 +168,7 @@ def test_a_real_model_thinks_by_default_with_the_vendors_sampling(
 ) -> None:
     backend = ScriptedBackend(_REPLY)
     use_backend(backend)
+    (tmp_path / "config.json").touch()  # by which a folder is taken for a checkpoint
     assert main(["ask", "hi", "--model", str(tmp_path)]) == 0
     request = backend.requests[0]
     assert (request.effort, request.max_tokens) == ("high", 65_536)
@@ -180,6 +181,7 @@ def test_a_real_model_thinks_by_default_with_the_vendors_sampling(
 def test_the_models_own_file_wins_over_the_vendor_the_settings_over_it_and_the_option_over_all(
     use_backend: Use, tmp_path: Path
 ) -> None:
+    (tmp_path / "config.json").touch()
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.1, "top_p": 0.2, "top_k": 3}')
     settings_file().parent.mkdir(parents=True)
     settings_file().write_text("top_p = 0.8\ntop_k = 5\nthink = 7\nmax_tokens = 11\n")
@@ -360,6 +362,7 @@ def test_a_closed_stdout_is_told_before_anything_is_loaded(
 def test_a_bad_value_in_the_models_own_file_is_the_checkpoints_fault(
     use_backend: Use, tmp_path: Path, capsys: Output
 ) -> None:
+    (tmp_path / "config.json").touch()
     (tmp_path / "generation_config.json").write_text('{"temperature": 9}')
     use_backend(ScriptedBackend(_REPLY))
     assert main(["ask", "hi", "--model", str(tmp_path)]) == 4

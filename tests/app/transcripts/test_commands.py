@@ -155,6 +155,7 @@ def test_a_replay_says_equal_or_what_differs(
     capsys: Output, use_backend: Callable[[Backend], None], tmp_path: Path
 ) -> None:
     name = _chat("hi", "a", "b")
+    (tmp_path / "config.json").touch()  # by which a folder is taken for a checkpoint
     use_backend(ScriptedBackend(reply_of(["a", "b"], thought="x")))
     code, out, _ = _run(capsys, "replay", name, "--model", str(tmp_path))
     assert (code, out) == (0, "turn 1: equal, 3 tokens\n")
