@@ -127,7 +127,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = func(*map(_plain, args), **{name: _plain(item) for name, item in kwargs.items()})
     if func is _aten._local_scalar_dense.default or not on_card:
         return result
-    if func is _aten.copy_.default or func.__name__.split(".")[0].endswith("_"):
+    name = func.__name__.split(".")[0]
+    if name.endswith("_") and not name.endswith("__"):  # in place; `__and__` and its like are not
         return args[0]
     if isinstance(result, (tuple, list)):
         return type(result)(OnCard(item) if isinstance(item, Tensor) else item for item in result)
