@@ -92,6 +92,7 @@ _ANSI = Theme(
     },
 )
 
+_NO_COLOR = NoColor()
 _BY_NAME: Mapping[str, Theme] = {"artesian-dark": _DARK, "artesian-light": _LIGHT, "ansi": _ANSI, "none": _ANSI}
 assert tuple(_BY_NAME) == THEMES  # the settings know the names without loading Textual
 
@@ -147,4 +148,4 @@ class ThemedApp(App[int]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, but for its own idea of NO_COLOR: shades of grey are colours to a terminal."""
         filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
-        return [*filters, NoColor()] if self.no_color else filters
+        return [*filters, _NO_COLOR] if self.no_color else filters

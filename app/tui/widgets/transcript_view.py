@@ -292,6 +292,22 @@ class TranscriptView(ScrollView, can_focus=True):
 
     # painting
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of the screen.
+
+        Textual's own would ask for borders, padding and tints of each, of which there are none, and keep what it paints
+        by its place on the screen: with every row that is added, all of them would be painted again.
+        """
+        filters, (_, background) = self.get_line_filters(), self.background_colors
+        strips = []
+        for y in crop.line_range:
+            strip = self.render_line(y)
+            for one in filters:
+                strip = strip.apply_filter(one, background)
+            strips.append(strip)
+        left, right = crop.column_span
+        return [strip.crop(left, right) for strip in strips] if left > 0 or right < self.size.width else strips
+
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
         width = self.size.width

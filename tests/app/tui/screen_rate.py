@@ -1,8 +1,8 @@
 """Tokens a second with the screen on and off: `python -m tests.app.tui.screen_rate MODEL [SECONDS]`.
 
-The chat runs in a terminal that is read, and a reply is written and saved all the while. Every second the screen rests,
-or goes on and first shows what has gathered: each second with it is compared with the seconds before and after, in the
-same process, and the median of all these ratios counts, with the interval it lies in. Other programs disturb both kinds
+The chat runs in a terminal that is read, and a reply is written and saved all the while. Every second the screen rests
+or goes on: each second with it is compared with the seconds before and after, in the same process, and the median of
+all these ratios counts, with the interval it lies in. Other programs disturb both kinds
 alike, and what they take is counted: when there are enough seconds in which they took little, only those are used.
 """
 
@@ -33,6 +33,8 @@ from tests.app.tui.latency import BOX, Terminal
 
 PROMISED = 0.97
 SLICE_S = 1.0
+SETTLE_S = 0.3
+"""What follows a change is not counted: a second's text is then shown at once, which no reply asks for."""
 QUIET_CORES = 0.25
 """Other programs that take less are no disturbance."""
 LEAST_QUIET = 12
@@ -63,7 +65,7 @@ class Switch:
         self.shows = True
         self._results = results
         self._n_tokens = 0
-        self._seconds = 0.0
+        self._seconds = -SETTLE_S
         self._last_s: float | None = None
         self._marks = self._cpu()
 
@@ -71,7 +73,7 @@ class Switch:
         """One was drawn."""
         now = time.perf_counter()
         if self._last_s is not None:
-            self._n_tokens += 1
+            self._n_tokens += self._seconds >= 0
             self._seconds += now - self._last_s
         self._last_s = now
         if self._seconds >= SLICE_S:
@@ -88,7 +90,7 @@ class Switch:
             kind = "on" if self.shows else "off"
             file.write(f"{kind} {self._n_tokens / self._seconds} {max(busy - ours, 0.0) / wall}\n")
         self.shows = not self.shows
-        self._n_tokens, self._seconds = 0, 0.0
+        self._n_tokens, self._seconds = 0, -SETTLE_S
 
     def _cpu(self) -> tuple[float, float, float]:
         """Seconds by the clock, of all cores together, and of this process."""
