@@ -112,7 +112,7 @@ void matrices(int format, int64_t n, int64_t k, int64_t groups) {
       require(std::fabs(static_cast<double>(alone[static_cast<size_t>(r)]) - sum) <= 1e-6 * size, "a product's value");
     }
   }
-  for (int64_t some : {2, 3, 4, 5, 6, 33, 70}) {
+  for (int64_t some : {2, 3, 4, 5, 6, 7, 8, 9, 12, 33, 70}) {
     std::vector<float> together(static_cast<size_t>(some * n));
     require(artesian_matmul(format, weight.data(), scale.data(), n, k, groups, x.data(), groups * k, some,
                             together.data()) == 0, "a product of many rows");

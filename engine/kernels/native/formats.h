@@ -22,11 +22,14 @@ extern const float* const kFp8;
 // [256][2] both values of an fp4 byte, low nibble first.
 extern const float* const kFp4Pairs;
 
-// The sixteen e2m1 values as bfloat16, split into high and low bytes for byte shuffles.
-alignas(16) inline constexpr uint8_t kFp4High[16] = {0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40,
-                                                     0x80, 0xBF, 0xBF, 0xBF, 0xC0, 0xC0, 0xC0, 0xC0};
-alignas(16) inline constexpr uint8_t kFp4Low[16] = {0x00, 0x00, 0x80, 0xC0, 0x00, 0x40, 0x80, 0xC0,
-                                                    0x00, 0x00, 0x80, 0xC0, 0x00, 0x40, 0x80, 0xC0};
+// For byte shuffles: the sixteen e2m1 values times an e8m0 scale as bfloat16, which holds every such product, split into
+// low and high bytes.
+struct Fp4Table {
+  alignas(32) uint8_t low[16];
+  uint8_t high[16];
+};
+extern const Fp4Table* const kFp4Tables;  // [256] by the scale's byte
+
 alignas(64) inline constexpr float kFp4[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                                -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 

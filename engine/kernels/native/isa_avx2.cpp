@@ -24,6 +24,7 @@ namespace {
 struct Isa {
   static constexpr const char* kName = "avx2";
   static constexpr int64_t W = 8;
+  static constexpr bool kRunning = true;  // sixteen registers: none to spare for the sums of a chunk
   using V = __m256;
 
   ARTESIAN_INLINE static V broadcast(float x) { return _mm256_set1_ps(x); }
@@ -38,9 +39,6 @@ struct Isa {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
-  ARTESIAN_INLINE static V scales(const uint8_t* s) {
-    return _mm256_blend_ps(_mm256_broadcast_ss(kScale + s[0]), _mm256_broadcast_ss(kScale + s[1]), 0xF0);
-  }
 
   ARTESIAN_INLINE static __m256i bytes(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -54,7 +52,7 @@ struct Isa {
   struct Unmarked {};
   struct Plain {
     using Mark = Unmarked;
-    static constexpr bool kScaled = false;
+    static constexpr bool kScaled = false, kInOrder = true;
     static constexpr float kGain = 1.0f;
     ARTESIAN_INLINE static float finish(float sum, Mark) { return sum; }
     static int64_t order(int64_t i, int64_t lane) { return W * i + lane; }
@@ -62,28 +60,23 @@ struct Isa {
 
   struct Fp8 {
     static constexpr Format kFormat = Format::kFp8;
-    static constexpr bool kScaled = false;
+    static constexpr bool kScaled = false, kInOrder = true;
     static constexpr float kGain = kFp8Gain;
     // Largest magnitude code of each byte column: NaN is the largest code there is, so it is looked for at the end.
     struct Mark {
       __m256i most;
     };
     static int64_t order(int64_t i, int64_t lane) { return W * i + lane; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark& mark) {
-      const __m256i magnitude = _mm256_set1_epi8(0x7F);
-      mark.most = _mm256_max_epu8(mark.most, _mm256_max_epu8(_mm256_and_si256(bytes(p), magnitude),
-                                                             _mm256_and_si256(bytes(p + 32), magnitude)));
-      halves(p, v[0], v[1]);
-      halves(p + 16, v[2], v[3]);
-      halves(p + 32, v[4], v[5]);
-      halves(p + 48, v[6], v[7]);
-    }
-    // Sixteen codes as fp16 bits: sign, exponent and mantissa moved to their places, 2^-8 times the value.
-    ARTESIAN_INLINE static void halves(const uint8_t* p, V& first, V& second) {
-      __m256i w = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-      w = _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16(static_cast<short>(0xBF80)));
-      first = _mm256_cvtph_ps(_mm256_castsi256_si128(w));
-      second = _mm256_cvtph_ps(_mm256_extracti128_si256(w, 1));
+    // As fp16 bits, which are sign, exponent and mantissa moved to their places, codes are 2^-8 times their values.
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark& mark) {
+      const __m256i codes = bytes(p + 32 * kHalf), zero = _mm256_setzero_si256();
+      const __m256i places = _mm256_set1_epi16(static_cast<short>(0xBF80));
+      mark.most = _mm256_max_epu8(mark.most, _mm256_and_si256(codes, _mm256_set1_epi8(0x7F)));
+      const __m256i a = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpacklo_epi8(zero, codes), 1), places);
+      const __m256i b = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpackhi_epi8(zero, codes), 1), places);
+      v[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(a)), v[2] = _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1));
+      v[1] = _mm256_cvtph_ps(_mm256_castsi256_si128(b)), v[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(b, 1));
     }
     ARTESIAN_INLINE static float finish(float sum, Mark mark) {
       const __m256i nan = _mm256_cmpeq_epi8(mark.most, _mm256_set1_epi8(0x7F));
@@ -93,47 +86,47 @@ struct Isa {
 
   struct Fp4 : Plain {
     static constexpr Format kFormat = Format::kFp4;
-    static constexpr bool kScaled = true;
-    // Vectors 0-3 are the low nibbles (even columns), 4-7 the high ones; each 128-bit half is one scale block.
+    static constexpr bool kInOrder = false;
+    // Vectors 0-3 are the low nibbles (even columns), 4-7 the high ones; each 128-bit half is one scale block, whose
+    // factor is in the table.
     static int64_t order(int64_t i, int64_t lane) {
       const int64_t byte = lane / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2 + i % 2;
       return 2 * byte + i / 4;
     }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      const __m256i packed = bytes(p), nibble = _mm256_set1_epi8(15);
-      quarter(_mm256_and_si256(packed, nibble), v[0], v[1], v[2], v[3]);
-      quarter(_mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble), v[4], v[5], v[6], v[7]);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t* s, V (&v)[4], Mark&) {
+      const Fp4Table &first = kFp4Tables[s[0]], &second = kFp4Tables[s[1]];
+      const __m256i packed = bytes(p);
+      const __m256i codes =
+          _mm256_and_si256(kHalf == 0 ? packed : _mm256_srli_epi16(packed, 4), _mm256_set1_epi8(15));
+      const __m256i low = _mm256_shuffle_epi8(both(first.low, second.low), codes);
+      const __m256i high = _mm256_shuffle_epi8(both(first.high, second.high), codes);
+      const __m256i front = _mm256_unpacklo_epi8(low, high), back = _mm256_unpackhi_epi8(low, high);
+      v[0] = low_half(front), v[1] = high_half(front), v[2] = low_half(back), v[3] = high_half(back);
     }
-    ARTESIAN_INLINE static void quarter(__m256i codes, V& a, V& b, V& c, V& d) {
-      const __m256i high_table =
-          _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kFp4High)));
-      const __m256i low_table = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kFp4Low)));
-      const __m256i high = _mm256_shuffle_epi8(high_table, codes), low = _mm256_shuffle_epi8(low_table, codes);
-      const __m256i first = _mm256_unpacklo_epi8(low, high), second = _mm256_unpackhi_epi8(low, high);
-      a = low_half(first);
-      b = high_half(first);
-      c = low_half(second);
-      d = high_half(second);
+    ARTESIAN_INLINE static __m256i both(const uint8_t* a, const uint8_t* b) {
+      const __m256i wide = _mm256_castsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(a)));
+      return _mm256_inserti128_si256(wide, _mm_load_si128(reinterpret_cast<const __m128i*>(b)), 1);
     }
   };
 
   struct Bf16 : Plain {
     static constexpr Format kFormat = Format::kBf16;
+    static constexpr bool kInOrder = false;
     static int64_t order(int64_t i, int64_t lane) { return i / 2 * 16 + 2 * lane + i % 2; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      const __m256i a = bytes(p), b = bytes(p + 32), c = bytes(p + 64), d = bytes(p + 96);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      const __m256i a = bytes(p + 64 * kHalf), b = bytes(p + 64 * kHalf + 32);
       v[0] = low_half(a), v[1] = high_half(a), v[2] = low_half(b), v[3] = high_half(b);
-      v[4] = low_half(c), v[5] = high_half(c), v[6] = low_half(d), v[7] = high_half(d);
     }
   };
 
   struct F32 : Plain {
     static constexpr Format kFormat = Format::kF32;
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      v[0] = floats(p), v[1] = floats(p + 32), v[2] = floats(p + 64), v[3] = floats(p + 96);
-      v[4] = floats(p + 128), v[5] = floats(p + 160), v[6] = floats(p + 192), v[7] = floats(p + 224);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      for (int i = 0; i < 4; ++i) v[i] = _mm256_castsi256_ps(bytes(p + 128 * kHalf + 32 * i));
     }
-    ARTESIAN_INLINE static V floats(const uint8_t* p) { return _mm256_castsi256_ps(bytes(p)); }
   };
 };
 

@@ -25,6 +25,7 @@ namespace {
 struct Isa {
   static constexpr const char* kName = "avx512";
   static constexpr int64_t W = 16;
+  static constexpr bool kRunning = false;  // thirty-two registers
   using V = __m512;
 
   ARTESIAN_INLINE static V broadcast(float x) { return _mm512_set1_ps(x); }
@@ -40,12 +41,6 @@ struct Isa {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
-  ARTESIAN_INLINE static V scales(const uint8_t* s) {
-    const __m128 four = _mm_setr_ps(kScale[s[0]], kScale[s[1]], kScale[s[2]], kScale[s[3]]);
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
-                                 _mm512_castps128_ps512(four));
-  }
-
   ARTESIAN_INLINE static __m512i bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
   // The bfloat16 in the low and in the high half of each lane.
   ARTESIAN_INLINE static V low_half(__m512i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
@@ -56,7 +51,7 @@ struct Isa {
   struct Unmarked {};
   struct Plain {
     using Mark = Unmarked;
-    static constexpr bool kScaled = false;
+    static constexpr bool kScaled = false, kInOrder = true;
     static constexpr float kGain = 1.0f;
     ARTESIAN_INLINE static float finish(float sum, Mark) { return sum; }
     static int64_t order(int64_t i, int64_t lane) { return W * i + lane; }
@@ -64,21 +59,19 @@ struct Isa {
 
   struct Fp8 {
     static constexpr Format kFormat = Format::kFp8;
-    static constexpr bool kScaled = false;
+    static constexpr bool kScaled = false, kInOrder = true;
     static constexpr float kGain = kFp8Gain;
     // Largest magnitude code of each byte column: NaN is the largest code there is, so it is looked for at the end.
     struct Mark {
       __m512i most;
     };
     static int64_t order(int64_t i, int64_t lane) { return W * i + lane; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark& mark) {
-      const __m512i magnitude = _mm512_set1_epi8(0x7F);
-      mark.most = _mm512_max_epu8(mark.most, _mm512_max_epu8(_mm512_and_si512(bytes(p), magnitude),
-                                                             _mm512_and_si512(bytes(p + 64), magnitude)));
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark& mark) {
+      p += 64 * kHalf;
+      mark.most = _mm512_max_epu8(mark.most, _mm512_and_si512(bytes(p), _mm512_set1_epi8(0x7F)));
       halves(p, v[0], v[1]);
       halves(p + 32, v[2], v[3]);
-      halves(p + 64, v[4], v[5]);
-      halves(p + 96, v[6], v[7]);
     }
     // Thirty-two codes as fp16 bits: sign, exponent and mantissa moved to their places, 2^-8 times the value.
     ARTESIAN_INLINE static void halves(const uint8_t* p, V& first, V& second) {
@@ -94,40 +87,42 @@ struct Isa {
 
   struct Fp4 : Plain {
     static constexpr Format kFormat = Format::kFp4;
-    static constexpr bool kScaled = true;
+    static constexpr bool kScaled = true, kInOrder = false;
     // A lane holds eight columns of a row in one 32-bit word; vector i takes nibble i. Four lanes are a scale block.
     static int64_t order(int64_t i, int64_t lane) { return 8 * lane + i; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
       const __m512 table = _mm512_load_ps(kFp4);
       const __m512i w = bytes(p);  // the table look-up reads the lowest four bits of a lane and ignores the others
-      v[0] = _mm512_permutexvar_ps(w, table);
-      v[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4), table);
-      v[2] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 8), table);
-      v[3] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 12), table);
-      v[4] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 16), table);
-      v[5] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 20), table);
-      v[6] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 24), table);
-      v[7] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 28), table);
+      v[0] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 16 * kHalf), table);
+      v[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 16 * kHalf + 4), table);
+      v[2] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 16 * kHalf + 8), table);
+      v[3] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 16 * kHalf + 12), table);
+    }
+    ARTESIAN_INLINE static V factors(const uint8_t* s) {
+      const __m128 four = _mm_setr_ps(kScale[s[0]], kScale[s[1]], kScale[s[2]], kScale[s[3]]);
+      return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                                   _mm512_castps128_ps512(four));
     }
   };
 
   struct Bf16 : Plain {
     static constexpr Format kFormat = Format::kBf16;
+    static constexpr bool kInOrder = false;
     static int64_t order(int64_t i, int64_t lane) { return i / 2 * 32 + 2 * lane + i % 2; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      const __m512i a = bytes(p), b = bytes(p + 64), c = bytes(p + 128), d = bytes(p + 192);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      const __m512i a = bytes(p + 128 * kHalf), b = bytes(p + 128 * kHalf + 64);
       v[0] = low_half(a), v[1] = high_half(a), v[2] = low_half(b), v[3] = high_half(b);
-      v[4] = low_half(c), v[5] = high_half(c), v[6] = low_half(d), v[7] = high_half(d);
     }
   };
 
   struct F32 : Plain {
     static constexpr Format kFormat = Format::kF32;
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      v[0] = floats(p), v[1] = floats(p + 64), v[2] = floats(p + 128), v[3] = floats(p + 192);
-      v[4] = floats(p + 256), v[5] = floats(p + 320), v[6] = floats(p + 384), v[7] = floats(p + 448);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      for (int i = 0; i < 4; ++i) v[i] = _mm512_castsi512_ps(bytes(p + 256 * kHalf + 64 * i));
     }
-    ARTESIAN_INLINE static V floats(const uint8_t* p) { return _mm512_castsi512_ps(bytes(p)); }
   };
 };
 

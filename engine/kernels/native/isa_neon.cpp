@@ -17,6 +17,7 @@ namespace {
 struct Isa {
   static constexpr const char* kName = "neon";
   static constexpr int64_t W = 4;
+  static constexpr bool kRunning = false;  // thirty-two registers
   using V = float32x4_t;
 
   ARTESIAN_INLINE static V broadcast(float x) { return vdupq_n_f32(x); }
@@ -30,7 +31,6 @@ struct Isa {
     const float32x2_t s = vadd_f32(vget_low_f32(v), vget_high_f32(v));
     return vget_lane_f32(vpadd_f32(s, s), 0);
   }
-  ARTESIAN_INLINE static V scales(const uint8_t* s) { return vdupq_n_f32(kScale[s[0]]); }
 
   // The bfloat16 in the low and in the high half of each lane.
   ARTESIAN_INLINE static V low_half(uint32x4_t v) { return vreinterpretq_f32_u32(vshlq_n_u32(v, 16)); }
@@ -41,7 +41,7 @@ struct Isa {
   struct Unmarked {};
   struct Plain {
     using Mark = Unmarked;
-    static constexpr bool kScaled = false;
+    static constexpr bool kScaled = false, kInOrder = true;
     static constexpr float kGain = 1.0f;
     ARTESIAN_INLINE static float finish(float sum, Mark) { return sum; }
     static int64_t order(int64_t i, int64_t lane) { return W * i + lane; }
@@ -49,20 +49,19 @@ struct Isa {
 
   struct Fp8 {
     static constexpr Format kFormat = Format::kFp8;
-    static constexpr bool kScaled = false;
+    static constexpr bool kScaled = false, kInOrder = true;
     static constexpr float kGain = kFp8Gain;
     // Largest magnitude code of each byte column: NaN is the largest code there is, so it is looked for at the end.
     struct Mark {
       uint8x16_t most;
     };
     static int64_t order(int64_t i, int64_t lane) { return W * i + lane; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark& mark) {
-      const uint8x16_t a = vld1q_u8(p), b = vld1q_u8(p + 16), magnitude = vdupq_n_u8(0x7F);
-      mark.most = vmaxq_u8(mark.most, vmaxq_u8(vandq_u8(a, magnitude), vandq_u8(b, magnitude)));
-      halves(vget_low_u8(a), v[0], v[1]);
-      halves(vget_high_u8(a), v[2], v[3]);
-      halves(vget_low_u8(b), v[4], v[5]);
-      halves(vget_high_u8(b), v[6], v[7]);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark& mark) {
+      const uint8x16_t codes = vld1q_u8(p + 16 * kHalf);
+      mark.most = vmaxq_u8(mark.most, vandq_u8(codes, vdupq_n_u8(0x7F)));
+      halves(vget_low_u8(codes), v[0], v[1]);
+      halves(vget_high_u8(codes), v[2], v[3]);
     }
     // Eight codes as fp16 bits: sign, exponent and mantissa moved to their places, 2^-8 times the value.
     ARTESIAN_INLINE static void halves(uint8x8_t codes, V& first, V& second) {
@@ -78,42 +77,38 @@ struct Isa {
 
   struct Fp4 : Plain {
     static constexpr Format kFormat = Format::kFp4;
-    static constexpr bool kScaled = true;
-    // Vectors 0-3 are the low nibbles (even columns), 4-7 the high ones.
+    static constexpr bool kInOrder = false;
+    // Vectors 0-3 are the low nibbles (even columns), 4-7 the high ones; the factor is in the table.
     static int64_t order(int64_t i, int64_t lane) { return 2 * (i / 2 % 2 * 8 + lane * 2 + i % 2) + i / 4; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t* s, V (&v)[4], Mark&) {
       const uint8x16_t packed = vld1q_u8(p);
-      quarter(vandq_u8(packed, vdupq_n_u8(15)), v[0], v[1], v[2], v[3]);
-      quarter(vshrq_n_u8(packed, 4), v[4], v[5], v[6], v[7]);
-    }
-    ARTESIAN_INLINE static void quarter(uint8x16_t codes, V& a, V& b, V& c, V& d) {
-      const uint8x16_t high = vqtbl1q_u8(vld1q_u8(kFp4High), codes), low = vqtbl1q_u8(vld1q_u8(kFp4Low), codes);
-      const uint32x4_t first = vreinterpretq_u32_u8(vzip1q_u8(low, high));
-      const uint32x4_t second = vreinterpretq_u32_u8(vzip2q_u8(low, high));
-      a = low_half(first);
-      b = high_half(first);
-      c = low_half(second);
-      d = high_half(second);
+      const uint8x16_t codes = kHalf == 0 ? vandq_u8(packed, vdupq_n_u8(15)) : vshrq_n_u8(packed, 4);
+      const Fp4Table& table = kFp4Tables[s[0]];
+      const uint8x16_t low = vqtbl1q_u8(vld1q_u8(table.low), codes), high = vqtbl1q_u8(vld1q_u8(table.high), codes);
+      const uint32x4_t front = vreinterpretq_u32_u8(vzip1q_u8(low, high));
+      const uint32x4_t back = vreinterpretq_u32_u8(vzip2q_u8(low, high));
+      v[0] = low_half(front), v[1] = high_half(front), v[2] = low_half(back), v[3] = high_half(back);
     }
   };
 
   struct Bf16 : Plain {
     static constexpr Format kFormat = Format::kBf16;
+    static constexpr bool kInOrder = false;
     static int64_t order(int64_t i, int64_t lane) { return i / 2 * 8 + 2 * lane + i % 2; }
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      const uint32x4_t a = words(p), b = words(p + 16), c = words(p + 32), d = words(p + 48);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      const uint32x4_t a = words(p + 32 * kHalf), b = words(p + 32 * kHalf + 16);
       v[0] = low_half(a), v[1] = high_half(a), v[2] = low_half(b), v[3] = high_half(b);
-      v[4] = low_half(c), v[5] = high_half(c), v[6] = low_half(d), v[7] = high_half(d);
     }
   };
 
   struct F32 : Plain {
     static constexpr Format kFormat = Format::kF32;
-    ARTESIAN_INLINE static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      v[0] = floats(p), v[1] = floats(p + 16), v[2] = floats(p + 32), v[3] = floats(p + 48);
-      v[4] = floats(p + 64), v[5] = floats(p + 80), v[6] = floats(p + 96), v[7] = floats(p + 112);
+    template <int kHalf>
+    ARTESIAN_INLINE static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      for (int i = 0; i < 4; ++i) v[i] = vreinterpretq_f32_u32(words(p + 64 * kHalf + 16 * i));
     }
-    ARTESIAN_INLINE static V floats(const uint8_t* p) { return vreinterpretq_f32_u32(words(p)); }
   };
 
   ARTESIAN_INLINE static uint32x4_t words(const uint8_t* p) { return vreinterpretq_u32_u8(vld1q_u8(p)); }

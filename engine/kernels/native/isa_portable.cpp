@@ -15,6 +15,7 @@ namespace {
 struct Isa {
   static constexpr const char* kName = "portable";
   static constexpr int64_t W = 8;
+  static constexpr bool kRunning = false;
   struct V {
     float lane[W];
   };
@@ -46,16 +47,11 @@ struct Isa {
     }
     return v.lane[0];
   }
-  static V scales(const uint8_t* s) {
-    V v;
-    for (int i = 0; i < W; ++i) v.lane[i] = kScale[s[i / 4]];
-    return v;
-  }
 
   struct Unmarked {};
   struct Plain {
     using Mark = Unmarked;
-    static constexpr bool kScaled = false;
+    static constexpr bool kScaled = false, kInOrder = true;
     static constexpr float kGain = 1.0f;
     static float finish(float sum, Mark) { return sum; }
     static int64_t order(int64_t i, int64_t lane) { return W * i + lane; }
@@ -63,30 +59,39 @@ struct Isa {
   struct Fp8 : Plain {
     static constexpr Format kFormat = Format::kFp8;
     static constexpr float kGain = kFp8Gain;
-    static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      for (int i = 0; i < 8 * W; ++i) v[i / W].lane[i % W] = kFp8[p[i]];
+    template <int kHalf>
+    static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      for (int i = 0; i < 4 * W; ++i) v[i / W].lane[i % W] = kFp8[p[4 * W * kHalf + i]];
     }
   };
   struct Fp4 : Plain {
     static constexpr Format kFormat = Format::kFp4;
-    static constexpr bool kScaled = true;
+    static constexpr bool kScaled = true, kInOrder = false;
     static int64_t order(int64_t i, int64_t lane) { return lane / 4 * kScaleBlock + 4 * i + lane % 4; }
-    static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      for (int i = 0; i < 8; ++i) {
-        for (int half = 0; half < 2; ++half) {
+    template <int kHalf>
+    static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      for (int i = 0; i < 4; ++i) {
+        for (int block = 0; block < 2; ++block) {
           for (int pair = 0; pair < 2; ++pair) {
-            std::memcpy(v[i].lane + 4 * half + 2 * pair, kFp4Pairs + 2 * p[16 * half + 2 * i + pair], 8);
+            const uint8_t byte = p[16 * block + 2 * (4 * kHalf + i) + pair];
+            std::memcpy(v[i].lane + 4 * block + 2 * pair, kFp4Pairs + 2 * byte, 8);
           }
         }
       }
     }
+    static V factors(const uint8_t* s) {
+      V v;
+      for (int i = 0; i < W; ++i) v.lane[i] = kScale[s[i / 4]];
+      return v;
+    }
   };
   struct Bf16 : Plain {
     static constexpr Format kFormat = Format::kBf16;
-    static void decode(const uint8_t* p, V (&v)[8], Mark&) {
-      for (int i = 0; i < 8 * W; ++i) {
+    template <int kHalf>
+    static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      for (int i = 0; i < 4 * W; ++i) {
         uint16_t high;
-        std::memcpy(&high, p + 2 * i, 2);
+        std::memcpy(&high, p + 2 * (4 * W * kHalf + i), 2);
         const uint32_t bits = static_cast<uint32_t>(high) << 16;
         std::memcpy(&v[i / W].lane[i % W], &bits, 4);
       }
@@ -94,7 +99,10 @@ struct Isa {
   };
   struct F32 : Plain {
     static constexpr Format kFormat = Format::kF32;
-    static void decode(const uint8_t* p, V (&v)[8], Mark&) { std::memcpy(v, p, 32 * W); }
+    template <int kHalf>
+    static void decode(const uint8_t* p, const uint8_t*, V (&v)[4], Mark&) {
+      std::memcpy(v, p + 16 * W * kHalf, 16 * W);
+    }
   };
 };
 

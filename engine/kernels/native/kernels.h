@@ -1,8 +1,7 @@
 // What an instruction set offers: one table of functions each, all with the same meaning.
 //
-// Every product is made chunk by chunk of eight vectors along K: a product and three fused multiply-adds over the first
-// four, likewise over the last four, both added; that sum, times the scale, is added to the row's vector, and the lanes of
-// that are added up at the end. One row or many, one thread or many: the order is the same, so the bits are.
+// Products are added up vector by vector along K in an order that each set has for itself (body.inc says which), and the
+// lanes of what that comes to at the end. One row or many, one thread or many: the order is the same, so the bits are.
 #pragma once
 #include <cstdint>
 

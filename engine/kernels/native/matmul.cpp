@@ -14,6 +14,8 @@ constexpr int64_t kTaskBytes = 128 << 10;
 constexpr int64_t kTasksPerThread = 8;
 constexpr int64_t kRowsAligned = 32;  // rows of one fp8 scale block stay together
 constexpr int64_t kRowsTogether = 4;  // others need only fill a panel
+constexpr int64_t kPreparedTogether = 4;  // rows of activations that a task prepares
+constexpr int64_t kWorthPreparing = 1 << 16;  // activations
 
 int64_t aligned_rows(Format format) { return format == Format::kFp8 ? kRowsAligned : kRowsTogether; }
 
@@ -26,6 +28,21 @@ struct Product {
   float* y;
   int64_t y_stride;
 };
+
+struct Preparation {
+  const Kernels& kernels;
+  const Matrix& matrix;
+  const float* x;
+  int64_t x_stride, rows, tasks_per_group, per_group;
+  float* prepared;
+};
+
+void run_preparation(void* context, int64_t task) {
+  const Preparation& p = *static_cast<const Preparation*>(context);
+  const int64_t group = task / p.tasks_per_group, first = task % p.tasks_per_group * kPreparedTogether;
+  p.kernels.prepare(p.matrix.format, p.x + first * p.x_stride + group * p.matrix.k, p.x_stride, first,
+                    std::min(kPreparedTogether, p.rows - first), p.rows, p.matrix.k, p.prepared + group * p.per_group);
+}
 
 void run_product(void* context, int64_t task) {
   const Product& p = *static_cast<const Product*>(context);
@@ -56,9 +73,9 @@ void matmul(const Kernels& kernels, const Matrix& matrix, int64_t groups, const 
   static thread_local Scratch memory;
   const int64_t per_group = prepared_floats(kernels, rows, matrix.k);
   float* prepared = memory.floats(static_cast<size_t>(groups * per_group));
-  for (int64_t g = 0; g < groups; ++g) {
-    kernels.prepare(matrix.format, x + g * matrix.k, x_stride, 0, rows, rows, matrix.k, prepared + g * per_group);
-  }
+  const int64_t tasks_to_prepare = (rows + kPreparedTogether - 1) / kPreparedTogether;
+  Preparation preparation{kernels, matrix, x, x_stride, rows, tasks_to_prepare, per_group, prepared};
+  run_tasks(groups * tasks_to_prepare, run_preparation, &preparation, groups * per_group >= kWorthPreparing);
   const int64_t n = matrix.n / groups;
   const int64_t per_task = rows_per_task(matrix.format, n, matrix.k, rows);
   const int64_t aligned = aligned_rows(matrix.format);
