@@ -60,10 +60,11 @@ def turn_sections(stats: TurnStats) -> list[Section]:
     ]
     n_experts = stats.expert_hits + stats.expert_misses
     if n_experts:
+        on_cards = f" ({stats.card_hits:,} of them on cards)" if stats.card_hits else ""
         did.append(
             Line(
                 name="experts",
-                text=f"{stats.expert_hits:,} from memory, {stats.expert_misses:,} from drives: "
+                text=f"{stats.expert_hits:,} from memory{on_cards}, {stats.expert_misses:,} from drives: "
                 f"{stats.expert_hits / n_experts:.0%} hit",
             )
         )

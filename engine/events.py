@@ -188,6 +188,8 @@ class TurnStats:
     """Experts asked for that were in memory."""
     expert_misses: int = 0
     """Experts asked for that had to be read."""
+    card_hits: int = 0
+    """Of those in memory, the ones that graphics cards multiplied."""
     wait_s: float = 0.0
     """Time the forward waited for experts and engram rows."""
     drives: tuple[DriveFigures, ...] = ()

@@ -189,6 +189,7 @@ class _Turn:
                 read_bytes=figures.read_bytes - before.read_bytes,
                 expert_hits=figures.hits - before.hits,
                 expert_misses=figures.misses - before.misses,
+                card_hits=figures.card_hits - before.card_hits,
                 wait_s=figures.wait_s - before.wait_s,
                 drives=_between(self._drives_before, self._model.streams.drives()),
                 phases=phases,

@@ -74,6 +74,8 @@ class StreamFigures:
     """Experts asked for that had to be read."""
     wait_s: float
     """Time the forward waited for experts and rows."""
+    card_hits: int = 0
+    """Of the hits, those that cards multiplied."""
 
 
 class Streams:
@@ -242,12 +244,13 @@ class Streams:
         """Counters so far; the difference of two is what happened between them."""
         cache = self.experts.stats().total
         row_wait_s = sum(table.stats().wait_s for table in (*self.engram.values(), self.embedding))
-        on_cards = 0 if self.cards is None else sum(card.n_served for card in self.cards.figures())
+        card_hits = 0 if self.cards is None else sum(card.n_served for card in self.cards.figures())
         return StreamFigures(
             read_bytes=self.read_bytes,
-            hits=cache.n_hits + on_cards,
+            hits=cache.n_hits + card_hits,
             misses=cache.n_misses,
             wait_s=cache.wait_s + row_wait_s,
+            card_hits=card_hits,
         )
 
     def drives(self) -> tuple[DriveStats, ...]:
