@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-Scope = Literal["global", "chat", "turn", "panel", "transcripts", "settings", "models", "mirrors"]
-"""Where the key is heard: everywhere; on the chat screen; on a turn that has the focus; on every screen above the chat;
-in the list of transcripts; in that of the settings; in that of models; in that of places for copies."""
+Scope = Literal["global", "chat", "turn", "find", "panel", "transcripts", "settings", "models", "mirrors"]
+"""Where the key is heard: everywhere; on the chat screen; on a turn that has the focus; in the line that finds; on
+every screen above the chat; in the list of transcripts; in that of the settings; in that of models; in that of places
+for copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +204,19 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         id="find_previous", title="Find the previous place", scope="turn", keys=("N",), slash="find-previous",
         in_palette=False, help="Goes to the previous place found.",
+    ),
+    # in the line that finds
+    Action(
+        id="next_place", title="Go to the next place", scope="find", keys=("enter", "down"), in_palette=False,
+        help="Goes to the next place found; ctrl+up goes into the conversation, where n and N do the same.",
+    ),
+    Action(
+        id="previous_place", title="Go to the previous place", scope="find", keys=("shift+enter", "up"),
+        in_palette=False, help="Goes to the place found before.",
+    ),
+    Action(
+        id="leave_find", title="Leave the line", scope="find", keys=("escape",), in_palette=False,
+        help="Stops finding and goes back to the box.",
     ),
     # on every screen above the chat
     Action(

@@ -10,6 +10,7 @@ from app.actions import ACTIONS, BY_ID, Scope
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super)\+){0,3}(?:[a-z0-9_]+|\S)", re.IGNORECASE)
 _HEARD_TOGETHER: tuple[tuple[Scope, ...], ...] = (
     ("global", "chat", "turn"),
+    ("global", "find"),
     ("global", "panel", "transcripts"),
     ("global", "panel", "settings"),
     ("global", "panel", "models"),

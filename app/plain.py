@@ -29,6 +29,7 @@ from app.transcripts.session import ChatSession
 from app.transcripts.store import TranscriptStore
 from app.transcripts.transcript import Transcript
 from app.tui.figures import footer_parts
+from app.unsaved import unsaved_text
 from engine.errors import EngineError, Stopped
 from engine.events import LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TurnDone, TurnStats
 from storage.errors import StorageError
@@ -118,7 +119,7 @@ class PlainChat:
             if not n_lines and not _stdin_is_terminal():
                 self.tell(_NOTHING_ASKED)
         finally:
-            self.session.transcript.close()
+            self.leave()
             self._host.close()
         return self.code
 
@@ -146,6 +147,14 @@ class PlainChat:
         """Say what failed; it becomes the exit code."""
         self.code = exit_code_of(error)
         self.tell(failure(str(error) or type(error).__name__, getattr(error, "hint", "")))
+
+    def leave(self) -> None:
+        """Close the conversation. What of it is on no drive then is told, and becomes the exit code."""
+        transcript = self.session.transcript
+        transcript.close()
+        if text := unsaved_text(transcript):
+            self.code = ExitCode.FAILED
+            self.tell(failure(text))
 
     def use_model(self, choice: ModelChoice) -> None:
         """Answer with another model from now on."""

@@ -249,8 +249,7 @@ class Commands:
 
     def _switch(self, transcript: Transcript) -> None:
         chat = self._chat
-        before = chat.session
-        before.transcript.close()
+        chat.leave()
         chat.session = chat.session_of(transcript)
         chat.replaces = None
 

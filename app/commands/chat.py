@@ -25,6 +25,7 @@ from app.settings import Settings, load_settings
 from app.transcripts.session import ChatSession
 from app.transcripts.store import TranscriptStore, user_store
 from app.transcripts.transcript import Transcript
+from app.unsaved import unsaved_text
 from app.values import EFFORTS, RULES, Effort, parse_effort
 from engine.sampler_settings import SamplerSettings, default_settings, require_valid
 
@@ -150,10 +151,10 @@ def open_chat(
 
 def _tell_unsaved(transcript: Transcript) -> bool:
     """Say on stderr what is lost of a conversation that was closed; whether nothing is."""
-    if transcript.n_unsaved == 0:
+    text = unsaved_text(transcript)
+    if not text:
         return True
-    reason = f": {transcript.problem_reason}" if transcript.problem_reason is not None else ""
-    print(failure(f"the newest part of the conversation could not be saved{reason}"), file=sys.stderr)
+    print(failure(text), file=sys.stderr)
     return False
 
 

@@ -188,7 +188,7 @@ class ArtesianApp(ThemedApp):
         ended = self.host.close()
         if self.drive_job is not None:
             self.drive_job.join(_DRIVE_JOB_S)
-        self.chat.conversation.transcript.close()
+        self.chat.close_transcripts()
         return ended
 
     def _handle_exception(self, error: Exception) -> None:

@@ -196,6 +196,17 @@ def test_export_writes_a_new_file_in_the_form_of_its_name(
     assert "ends in .md, .json or .html" in capsys.readouterr().err
 
 
+def test_what_could_not_be_saved_is_said_when_it_is_left(
+    chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "transcripts").write_text("")  # no folder, so nothing can be made in it
+    assert chat("one", "/new") is ExitCode.FAILED
+    err = capsys.readouterr().err
+    assert err.count("artesian: the newest part of the conversation could not be saved") == 1  # the new one is empty
+    assert chat("one") is ExitCode.FAILED
+    assert "artesian: the newest part of the conversation could not be saved" in capsys.readouterr().err
+
+
 def test_an_unknown_command_is_named_and_not_sent(
     chat: Run, backend: ScriptedBackend, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from app.actions import Scope
 from app.errors import AppError
 from app.report import said
+from app.sanitize import visible
 from app.transcripts.transcript import Transcript
 from app.tui.action_bindings import bindings_of
 from app.tui.conversation import Conversation
@@ -26,7 +27,7 @@ from app.values import EFFORTS, is_effort, parse_effort
 class ChatScreen(TurnActions, CopyActions, LookActions):
     """One conversation."""
 
-    ACTION_SCOPES: ClassVar[tuple[Scope, ...]] = ("global", "chat", "turn")
+    ACTION_SCOPES: ClassVar[tuple[Scope, ...]] = ("global", "chat", "turn", "find")
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("chat", leave_out=("send", "new_line"))
     AUTO_FOCUS = "#prompt-editor"
 
@@ -69,11 +70,12 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
 
     def action_new_chat(self) -> None:
         """Begin an empty conversation."""
-        self._show_transcript(self.artesian.store.create())
+        if self._may_leave():
+            self._show_transcript(self.artesian.store.create())
 
     def open_transcript(self, transcript_id: str) -> None:
         """Show another conversation; a reply that grows is stopped and kept first."""
-        if transcript_id == self.conversation.transcript.id:
+        if transcript_id == self.conversation.transcript.id or not self._may_leave():
             return
         try:
             transcript = self.artesian.store.open(transcript_id)
@@ -82,13 +84,25 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
             return
         self._show_transcript(transcript)
 
+    def _may_leave(self) -> bool:
+        """Whether what is shown is on a drive, or its user was told that it is not and leaves it all the same."""
+        transcript = self.conversation.transcript
+        if self.conversation.running is not None:
+            return True  # it is told of when its turn has ended
+        if transcript.problem is None or transcript.retry() or self._told_unsaved == transcript.id:
+            return True
+        self._told_unsaved = transcript.id
+        text = f"Not saved: {transcript.problem_reason}. /export FILE keeps it elsewhere; the same again leaves it."
+        self.notify(visible(text), severity="warning", markup=False, timeout=12)
+        return False
+
     def _show_transcript(self, transcript: Transcript) -> None:
         old = self.conversation
         if old.running is not None:
             self.artesian.host.stop()
             self._left.append(old.transcript)
         else:
-            old.transcript.close()
+            self.close_transcript(old.transcript)
         self._editing = self._armed = self._refused = None
         self.conversation = Conversation(self._session_of(transcript))
         self.note("")

@@ -18,7 +18,7 @@ from app.drafts import DraftFile
 from app.input_history import InputHistory
 from app.paths import data_dir
 from app.report import format_per_second
-from app.sanitize import one_line
+from app.sanitize import one_line, visible
 from app.transcripts.records import Node
 from app.transcripts.session import ChatSession
 from app.transcripts.transcript import Transcript
@@ -33,6 +33,7 @@ from app.tui.widgets.side_panel import LEAST_WIDTH, SidePanel
 from app.tui.widgets.status_line import Part, StatusLine
 from app.tui.widgets.transcript_view import TranscriptView
 from app.tui.widgets.turn import NoteRows, ReplyRows
+from app.unsaved import unsaved_text
 from engine.events import TurnStats
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class ChatFrame(Screen[None], Kept):
         self._given_back: str | None = None  # a text that could not be sent
         self._refused: tuple[str, str] | None = None  # a text that cannot be sent, and why
         self._left: list[Transcript] = []  # conversations whose last turn has not ended yet
+        self._told_unsaved = ""  # of which conversation it was said that it cannot be saved when it was to be left
 
     @property
     def artesian(self) -> "ArtesianApp":
@@ -191,6 +193,19 @@ class ChatFrame(Screen[None], Kept):
             return
         self._note.update(Content.styled(one_line(text), style))
         self._note.set_class(bool(text), "-shown")
+
+    def close_transcripts(self) -> None:
+        """Close what is shown and what was left in the middle of a turn, at the end."""
+        for transcript in (*self._left, self.conversation.transcript):
+            transcript.close()
+
+    def close_transcript(self, transcript: Transcript) -> None:
+        """Close a conversation that was left, and say what of it is on no drive, unless that was said."""
+        transcript.close()
+        text = unsaved_text(transcript)
+        if text and self._told_unsaved != transcript.id:
+            what = one_line(transcript.title)
+            self.notify(visible(f"{what}: {text}."), severity="warning", markup=False, timeout=12)
 
     def show_status(self) -> None:
         """The line at the bottom."""

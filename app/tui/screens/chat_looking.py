@@ -69,11 +69,8 @@ class LookActions(ChatFrame):
         self._show_count()
 
     @on(FindBar.Closed)
-    def _find_closed(self, event: FindBar.Closed) -> None:
-        if event.keep and self.view.matches:
-            self.set_focus(self.view)
-        else:
-            self._close_find()
+    def _find_closed(self) -> None:
+        self._close_find()
 
     def _look(self, text: str) -> None:
         self.view.find(text)

@@ -79,7 +79,7 @@ class TurnActions(ChatFrame):
                 self.notify(visible(event.text), severity="warning", markup=False, timeout=12)
             case TurnDone() | TurnFailed():
                 for transcript in self._left:
-                    transcript.close()
+                    self.close_transcript(transcript)
                 self._left.clear()
             case _:
                 pass

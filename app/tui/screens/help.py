@@ -18,6 +18,7 @@ from app.tui.widgets.page import MUTED, Page, column_width, heading, in_columns,
 _SCOPE_TITLES: dict[Scope, str] = {
     "chat": "In the chat",
     "turn": "On a block of the conversation; by its slash name on the last one",
+    "find": "In the line that finds",
     "transcripts": "In the list of transcripts",
     "settings": "In the list of settings",
     "models": "In the list of models",

@@ -123,8 +123,10 @@ class MirrorScreen(PanelScreen):
             options.highlighted = min(at, len(rows) - 1)
         good = [row for row in rows if not row.place.obstacle and not row.place.shares_with]
         if good:
+            # Moving is no work for here: whenever this chat opened its model again, it would miss what was moved.
             self._about(
-                "A second drive is read at the same time as the first. Nothing is taken from the model's folder."
+                "A second drive is read at the same time as the first. Nothing is taken from the model's folder; to "
+                "move part of it, close the chat: artesian mirror split."
             )
         else:
             self._about("No other drive is mounted. A copy on the model's own disk would give no more speed.")

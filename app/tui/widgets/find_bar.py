@@ -5,10 +5,12 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
+
+from app.tui.action_bindings import binding
 
 
 class FindBar(Horizontal):
@@ -24,9 +26,9 @@ class FindBar(Horizontal):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "Close", show=False),
-        Binding("up", "step(-1)", "Previous", show=False),
-        Binding("down", "step(1)", "Next", show=False),
+        binding("next_place", priority=True),  # before the line itself hears Enter
+        binding("previous_place", priority=True),
+        binding("leave_find"),
     ]
 
     @dataclass
@@ -41,11 +43,8 @@ class FindBar(Horizontal):
 
         step: int
 
-    @dataclass
     class Closed(Message):
-        """The line was left; with `keep` to look at what was found."""
-
-        keep: bool
+        """The line was left."""
 
     def compose(self) -> ComposeResult:
         """Label, text, count."""
@@ -77,21 +76,20 @@ class FindBar(Horizontal):
         """How many places there are."""
         self.query_one("#find-count", Static).update(text)
 
-    def action_close(self) -> None:
+    def action_leave_find(self) -> None:
         """Stop looking."""
-        self.post_message(self.Closed(keep=False))
+        self.post_message(self.Closed())
 
-    def action_step(self, step: int) -> None:
-        """Go to another place."""
-        self.post_message(self.Stepped(step))
+    def action_next_place(self) -> None:
+        """Go to the next place."""
+        self.post_message(self.Stepped(1))
+
+    def action_previous_place(self) -> None:
+        """Go to the place before."""
+        self.post_message(self.Stepped(-1))
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
         event.stop()
         if self.is_open:
             self.post_message(self.Changed(event.value))
-
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.post_message(self.Closed(keep=True))

@@ -19,7 +19,7 @@ from engine.events import TurnStats
 class Chat(Screen[None]):
     """Stands where the chat would."""
 
-    ACTION_SCOPES: tuple[Scope, ...] = ("global", "chat", "turn")
+    ACTION_SCOPES: tuple[Scope, ...] = ("global", "chat", "turn", "find")
 
     def __init__(self, *widgets: Widget) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from app.tui.screens.model import ModelScreen
 from app.tui.screens.panel import PanelScreen
 from app.tui.screens.settings import SettingsScreen
 from app.tui.screens.transcripts import TranscriptsScreen
+from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.page import Page
 from app.tui.widgets.prompt import Prompt, PromptEditor
 from app.tui.widgets.slash_menu import SlashMenu
@@ -30,6 +31,7 @@ OWNERS: dict[Scope, tuple[type, ...]] = {
     "global": (ArtesianApp,),
     "chat": (ChatScreen, PromptEditor),
     "turn": (ChatScreen,),
+    "find": (FindBar,),
     "panel": (PanelScreen,),
     "transcripts": (TranscriptsScreen,),
     "settings": (SettingsScreen,),
@@ -80,7 +82,7 @@ def test_every_action_is_bound_as_the_table_says_and_can_be_done(action: Action)
         assert {(b.action, b.description, b.tooltip) for b in bound} == {(action.id, action.title, action.help)}
 
 
-@pytest.mark.parametrize("owner", [ArtesianApp, ChatScreen, PromptEditor, PanelScreen])
+@pytest.mark.parametrize("owner", [ArtesianApp, ChatScreen, PromptEditor, FindBar, PanelScreen])
 def test_nobody_binds_what_belongs_elsewhere(owner: type) -> None:
     own = {action.id for scope, owners in OWNERS.items() if owner in owners for action in of_scope(scope)}
     assert {binding.id for binding in _bindings(owner)} <= own
@@ -137,7 +139,7 @@ async def test_help_says_the_table_with_the_keys_in_force(moved: dict[str, str] 
         await wait_until(pilot, lambda: bool(app.screen.query_one(Page).shown))
         shown = app.screen.query_one(Page).shown
         for action in ACTIONS:
-            is_here = action.scope in ("global", "chat", "turn")
+            is_here = action.scope in ("global", "chat", "turn", "find")
             assert (f"[{action.id}]" in shown) is is_here, action.id
             if is_here:
                 line = next(line for line in shown.splitlines() if f"[{action.id}]" in line)

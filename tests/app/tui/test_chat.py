@@ -305,12 +305,16 @@ async def test_find_marks_counts_and_walks(tmp_path: Path) -> None:
         await pilot.press("ctrl+f", *"slot")
         await wait_until(pilot, lambda: "3 of 3" in screen_text(app))
         assert "Another SLOT there." in screen_text(app)
-        await pilot.press("enter", "N")
+        await pilot.press("shift+enter")
         await wait_until(pilot, lambda: "2 of 3" in screen_text(app) and "A slot here." in screen_text(app))
-        await pilot.press("n", "n")
+        await pilot.press("enter", "enter")  # around the end
         await wait_until(pilot, lambda: "1 of 3" in screen_text(app))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: "1 of 3" not in screen_text(app))
+        await pilot.press("down", "up", "up")  # where Shift+Enter cannot be told from Enter
+        await wait_until(pilot, lambda: "3 of 3" in screen_text(app))
+        await pilot.press("ctrl+up", "N", "N", "n")
+        await wait_until(pilot, lambda: "2 of 3" in screen_text(app))
+        await pilot.press("ctrl+f", "escape")
+        await wait_until(pilot, lambda: "2 of 3" not in screen_text(app))
         assert app.focused is app.chat.prompt.editor
 
 
@@ -472,6 +476,24 @@ async def test_a_folder_that_cannot_be_written_is_said_and_the_chat_goes_on(tmp_
         app.chat.check_saved()
         await wait_until(pilot, lambda: "not saved" not in screen_text(app))
         assert len(list(folder.glob("*.jsonl"))) == 1
+
+
+async def test_what_cannot_be_saved_is_left_after_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "transcripts").write_text("")
+    async with chat(tmp_path, CueBackend(said("One."), [TextDelta(text="Two"), None])) as (app, pilot):
+        await ask(pilot, "go")
+        first = app.chat.conversation.transcript
+        await pilot.press("ctrl+n")
+        (notice,) = app._notifications
+        assert "/export FILE keeps it elsewhere" in notice.message and str(tmp_path) in notice.message
+        assert app.chat.conversation.transcript is first
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: app.chat.conversation.transcript is not first)
+        assert len(app._notifications) == 1, "it is said once"
+        await send(pilot, "on")  # a reply that grows can be left; its end tells
+        await wait_until(pilot, lambda: "Two" in screen_text(app))
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: any(n.message.startswith("on: the newest part") for n in app._notifications))
 
 
 async def test_slash_commands_and_unknown_ones(tmp_path: Path) -> None:
