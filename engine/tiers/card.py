@@ -7,7 +7,6 @@ arithmetic is the native kernels', to the last bit; on a card it is torch's, to 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -15,20 +14,21 @@ from torch import Tensor
 from engine.contribute import contribute
 from engine.errors import CardFull
 from engine.experts import ExpertWeights
-from engine.kernels.card_path import FULL_HINT
+from engine.kernels.card_path import FULL_HINT, MOST_ROWS
 from engine.numerics import Numerics
 
 
 class Pending:
     """What a card is computing: contributions, each for one place."""
 
-    def __init__(self, places: Tensor, fetch: Callable[[], Tensor]) -> None:
-        self._places = places
-        self._fetch = fetch
+    def __init__(self, pieces: Sequence[tuple[Tensor, Callable[[], Tensor]]]) -> None:
+        """Of each piece its places, and what waits for its contributions [n, D]."""
+        self._pieces = pieces
 
     def finish(self, parts: Tensor) -> None:
         """Wait for them and put them at their places of parts [T, k, D], in memory."""
-        parts.view(-1, parts.shape[2])[self._places] = self._fetch()  # [n, D]
+        for places, fetch in self._pieces:
+            parts.view(-1, parts.shape[2])[places] = fetch()
 
 
 class Card:
@@ -116,13 +116,16 @@ class Card:
         Shapes: operand [T, D] and weights [T, k], in memory; only the rows that these experts use are copied.
         Raises: CardFull when there is no memory for it; nothing has been begun then.
         """
-        places = torch.tensor([place for some in uses for place in some])  # [n]
+        begun = []
         with self.guarded():
-            rows = self.put(operand[places // weights.shape[1]])  # [n, D], each for one place
-            share = self.put(weights.reshape(-1)[places].unsqueeze(1))  # [n, 1]
-            parts = torch.empty((len(places), 1, operand.shape[1]), device=self.device)
-            contribute(rows, experts, _in_order(uses), share, limit, numerics.at(self.device), parts)
-            return Pending(places, self.fetch(parts[:, 0]))
+            for some, places in _pieces(uses, MOST_ROWS):
+                rows = self.put(operand[places // weights.shape[1]])  # [n, D], each for one place
+                share = self.put(weights.reshape(-1)[places].unsqueeze(1))  # [n, 1]
+                parts = torch.empty((len(places), 1, operand.shape[1]), device=self.device)
+                used = [experts[index] for index in some]
+                contribute(rows, used, list(some.values()), share, limit, numerics.at(self.device), parts)
+                begun.append((places, self.fetch(parts[:, 0])))
+        return Pending(begun)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -134,7 +137,17 @@ class Card:
             raise CardFull(f"{self.name} has no memory left", hint=FULL_HINT) from error
 
 
-def _in_order(uses: Sequence[Sequence[int]]) -> list[range]:
-    """As many uses of each, numbered one after the other."""
-    ends = list(accumulate(len(some) for some in uses))
-    return [range(end - len(some), end) for end, some in zip(ends, uses, strict=True)]
+def _pieces(uses: Sequence[Sequence[int]], most: int) -> Iterator[tuple[dict[int, range], Tensor]]:
+    """The places of all uses in pieces of at most `most`: which of a piece's rows are whose, and its places [n]."""
+    some: dict[int, range] = {}
+    places: list[int] = []
+    for index, mine in enumerate(uses):
+        for first in range(0, len(mine), most):
+            cut = list(mine[first : first + most])
+            if len(places) + len(cut) > most:
+                yield some, torch.tensor(places)
+                some, places = {}, []
+            some[index] = range(len(places), len(places) + len(cut))
+            places += cut
+    if places:
+        yield some, torch.tensor(places)

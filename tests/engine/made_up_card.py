@@ -27,6 +27,7 @@ class MadeUpCard(TorchDispatchMode):
     Attributes:
         capacity_bytes: Memory it has.
         live_bytes: Memory in use.
+        peak_bytes: The most there was.
         n_waits: Times the processor had to wait for a value of it.
     """
 
@@ -40,7 +41,7 @@ class MadeUpCard(TorchDispatchMode):
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.capacity_bytes = capacity_bytes
-        self.live_bytes = 0
+        self.live_bytes = self.peak_bytes = 0
         self.n_waits = 0
         self._users: dict[int, int] = {}
 
@@ -69,6 +70,7 @@ class MadeUpCard(TorchDispatchMode):
                 raise torch.OutOfMemoryError(f"made-up card: {n_bytes:,} bytes asked for")
             self._users[key] = 0
             self.live_bytes += n_bytes
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self._users[key] += 1
         weakref.finalize(tensor, self._gone, key, n_bytes, storage)
 

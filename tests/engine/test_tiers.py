@@ -4,6 +4,7 @@ On the processor a tier computes by the same kernels, so what is compared is eve
 computes, so tokens are compared, and values to tolerance: that is also what a real card can promise.
 """
 
+import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -13,10 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.config import ModelConfig
 from engine.errors import Stopped
 from engine.kernels import Matrix
+from engine.kernels.card_path import MOST_ROWS
+from engine.kernels.fused import _ROWS
 from engine.model import Model
-from engine.tiers.card import Card
+from engine.tiers.card import Card, _pieces
+from planner.cards import CARD_ROWS, PASS_ROWS
 from storage.ids import ExpertId
 from tests.engine.made_up_card import DEVICE, OnCard, made_up_card
 from tests.engine.tiering import EVERYTHING, PROMPT, SPREADS, Said, Spread, greedy, spread_model
@@ -108,6 +113,43 @@ def test_with_the_trunk_on_a_made_up_device_the_tokens_are_the_same(
     assert said.tokens == plain.tokens[:2]
     for ours, theirs in zip(said.logits, plain.logits, strict=False):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4) and not isinstance(ours, OnCard)
+
+
+def test_pieces_hold_every_use_once_and_no_more_rows_than_they_may() -> None:
+    chance = random.Random(3)
+    for _ in range(50):
+        uses = [chance.sample(range(1000), chance.randrange(1, 40)) for _ in range(chance.randrange(1, 9))]
+        found: list[list[int]] = [[] for _ in uses]
+        for some, places in _pieces(uses, 16):
+            assert 0 < len(places) <= 16 and sum(map(len, some.values())) == len(places)
+            for index, rows in some.items():
+                found[index] += places[list(rows)].tolist()
+        assert found == uses
+
+
+def test_a_long_prompt_takes_no_more_of_a_card_than_is_planned_for_it(tiny_model: Model) -> None:
+    """Two layers, the head and experts on the card, more rows than go there at once; what torch expands is aside."""
+    assert CARD_ROWS == MOST_ROWS and PASS_ROWS == _ROWS  # the planner's figures are the engine's
+    with made_up_card() as device:
+        spread = Spread(cards=(4,), warm=True, device=DEVICE, layers=(2, 5), head=True)
+        with spread_model(tiny_model, spread) as model:
+            resident = device.live_bytes
+            rows = MOST_ROWS + 20
+            result = model.forward(model.new_state(), [i % 500 for i in range(rows)], "prefill")
+            model.streams.cards.settle()  # type: ignore[union-attr]
+        planned = _scratch_bytes(model.config, CARD_ROWS)
+        assert 0 < device.peak_bytes - resident <= planned
+    assert result.logits.shape == (1, model.config.vocab_size)
+
+
+def _scratch_bytes(config: ModelConfig, rows: int) -> int:
+    """The planner's own figure, by hand: the stream, three vectors of the width and the attention half's arrays."""
+    attention = 3 * config.n_heads * config.head_dim + config.q_lora_rank + config.o_groups * config.o_lora_rank
+    experts = (config.n_activated_experts + 3) * config.dim + 3 * config.moe_inter_dim
+    looked_up = (config.engram_max_ngram_size - 1) * config.engram_n_heads * config.engram_head_dim
+    stream = config.hc_mult * config.dim
+    engram = 2 * looked_up + 4 * stream + config.dim
+    return rows * 4 * (stream + 3 * config.dim + max(attention, experts, engram, 3 * stream))
 
 
 def test_a_card_too_small_for_the_trunk_leaves_it_with_the_processor(tiny_model: Model, plain: Said) -> None:
