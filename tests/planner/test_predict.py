@@ -5,7 +5,7 @@ import pytest
 from planner.facts import Drive, MachineFacts, Rates
 from planner.footprint import Footprint
 from planner.plan import Abilities, Plan, Wishes
-from planner.predict import DRAFTING, WAITING, Forecast, Predictor
+from planner.predict import DRAFTING, DRAW_S, WAITING, Forecast, Predictor
 from planner.solve import make_plan, popularity
 from tests.planner.released_sizes import released_sizes
 
@@ -57,6 +57,14 @@ def test_many_rows_cost_their_multiply_adds_where_those_take_longer(sizes: Footp
     assert found["head"] == pytest.approx(rows * 129_280 * 5120 / 80e9, rel=1e-4)
     alone = seconds(predictor(slow, sizes, drafting).answer(1))
     assert alone["experts"] == pytest.approx(240 * EXPERT / 40e9)  # 113 ms of bytes, 106 ms of multiplying
+
+
+def test_a_token_is_drawn_from_every_row_that_may_be_an_answer(sizes: Footprint, drafting: Plan) -> None:
+    """129,280 logits each: a row that verifies a draft is drawn from like the first; of a prompt's only the last is."""
+    of = predictor(facts(400), sizes, drafting)
+    one, six = (seconds(of.answer(1, rows=rows))["other"] for rows in (1, 6))
+    assert six - one == pytest.approx(5 * 129_280 * DRAW_S)
+    assert seconds(of.prompt(1_000))["other"] == pytest.approx(one)
 
 
 def test_a_round_of_drafts_is_its_weights_the_output_layer_and_its_experts(sizes: Footprint, drafting: Plan) -> None:
