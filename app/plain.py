@@ -241,6 +241,10 @@ class PlainChat:
             return
         demo = "the bundled demo, a tiny model that knows only Artesian's help" if self.choice.is_demo else ""
         self.tell(f"Artesian with {demo or one_line(str(self.choice.folder))}.")
+        if demo:
+            self.tell(
+                "--model DIR names the real one; `artesian plan --released` says what it would take and give here."
+            )
         self.tell("A line is a message; a backslash at its end goes on with the next. /help lists the commands.")
 
     def _read(self) -> str | None:
