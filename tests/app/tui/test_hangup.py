@@ -15,6 +15,16 @@ from tests.app.tui.latency import BOX
 from tests.app.tui.tmux_chat import environ
 
 
+_HASTY = """
+from functools import partial
+from app.entry import main
+from app.tui import hangup
+hangup.HangupWatch = partial(hangup.HangupWatch, look_s=0.1, grace_s=0.2)
+main()
+"""
+"""The command, which waits less long for the usual way out."""
+
+
 def test_a_hang_up_closes_and_leaves_after_the_usual_way_had_its_time() -> None:
     master, slave = pty.openpty()
     done: list[object] = []
@@ -44,7 +54,7 @@ def test_an_app_that_ends_by_itself_is_left_alone() -> None:
 
 def test_the_chat_ends_when_a_terminal_that_is_not_its_controlling_one_is_closed(tmp_path: Path) -> None:
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "tests.app.tui.run_artesian"]
+    command = [sys.executable, "-c", _HASTY]
     variables = {**os.environ, **environ(tmp_path), "TERM": "xterm-256color"}
     chat = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=variables)
     os.close(slave)
