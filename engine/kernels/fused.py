@@ -56,6 +56,7 @@ def matmul_fused(x: Tensor, matrix: Matrix, groups: int = 1) -> Tensor:
     _kernel()[grid](
         x, weight, scale, out, x.shape[0], n, k, n // groups, x.shape[1], scale.stride(0),
         KIND=("fp8", "fp4", "plain").index(matrix.kind), R=_ROWS, TILE_N=_TILE_N, TILE_K=_TILE_K,
+        num_warps=8,  # 128 registers of a thread for the 8 x 32 x 128 products of a step; more would spill
     )  # fmt: skip
     return out
 
