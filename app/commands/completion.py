@@ -33,7 +33,20 @@ def script(shell: Shell) -> str:
     if shell == "bash":
         # Where the script knows no value there is a folder or a file to be named: readline's own names serve.
         text = text.replace("\ncomplete -F ", "\ncomplete -o default -F ")
+    elif shell == "zsh":
+        # So that it works from a file of its usual name, which zsh then calls, and when it is sourced.
+        text = text.replace("_cyclopts_artesian", "_artesian").rstrip() + _ZSH_END
     return text
+
+
+_ZSH_END = """
+
+if [ "$funcstack[1]" = "_artesian" ]; then
+  _artesian "$@"
+else
+  compdef _artesian artesian
+fi
+"""
 
 
 def _own_shell() -> Shell:

@@ -42,6 +42,27 @@ def test_bash_completes_commands_options_and_their_values(tmp_path: Path) -> Non
     assert "-o default" in registered  # a folder or a file where the script knows no value
 
 
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh here")
+def test_zsh_takes_the_script_from_a_file_and_when_it_is_sourced(tmp_path: Path) -> None:
+    (tmp_path / "_artesian").write_text(script("zsh"))
+    setup = f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D; "
+    for how in ("", f"source {tmp_path}/_artesian; "):
+        # What zsh would call for the command, and whether that is the script's function once it was called.
+        program = setup + how + "print $_comps[artesian]; autoload +X _artesian 2>/dev/null; which _artesian"
+        result = subprocess.run(["zsh", "-f", "-c", program], capture_output=True, text=True, check=True)
+        first, *function = result.stdout.splitlines()
+        assert first == "_artesian" and any("--what-if" in line for line in function)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here")
+def test_fish_completes_commands_and_options(tmp_path: Path) -> None:
+    (tmp_path / "artesian.fish").write_text(script("fish"))
+    program = f'source {tmp_path}/artesian.fish; complete -C "artesian pl"; complete -C "artesian plan --wh"'
+    command = ["fish", "--no-config", "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)  # it names files too
+    assert [line.split("\t")[0] for line in result.stdout.splitlines() if line] == ["plan", "--what-if"]
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script_of_its_own(
     shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
