@@ -246,6 +246,7 @@ class ChatFrame(Screen[None], Kept):
         left = event.left_cells - 1  # the editor has one cell of its own
         self.prompt.styles.padding = (0, 1, 0, left)
         self._note.styles.padding = (0, 2, 0, left + 1)
+        self._find.styles.padding = (0, 1, 0, left + 1)
 
     def _node_at_cursor(self) -> Node | None:
         at = self.view.at_cursor

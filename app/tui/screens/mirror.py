@@ -258,9 +258,9 @@ def job_text(job: DriveJob) -> str:
 
 def _entry(row: _Row) -> Content:
     place = row.place
-    name = Content.assemble(
-        (one_line(str(place.folder)), "bold"), (f"  {one_line(place.drive.name)}, {place.kind}", MUTED)
-    )
+    drive = one_line(place.drive.name)
+    kind = drive if drive == place.kind else f"{drive}, {place.kind}"
+    name = Content.assemble((one_line(str(place.folder)), "bold"), (f"  {kind}", MUTED))
     figures = [f"{format_bytes(place.free_bytes)} of {format_bytes(place.total_bytes)} free"]
     figures.append("not measured" if row.rate is None else f"reads {format_bytes(row.rate)}/s")
     if row.state is None and row.proposal.gain is not None and not row.proposal.why_not:
