@@ -171,7 +171,7 @@ CONTINUED = st.builds(
 
 
 @NEEDS_RECIPE
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     messages=st.lists(ANY_MESSAGE, max_size=6),
     last=st.none() | CONTINUED,

@@ -146,7 +146,7 @@ IDS += [END, END, 128803, 128821, 129278, 0, 999_999]
 
 
 @pytest.mark.skipif(not recipe.available(), reason="deepseek-recipe has no wheel for this platform")
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     ids=st.lists(st.sampled_from(IDS), max_size=14),
     thinking=st.booleans(),
