@@ -66,9 +66,10 @@ def test_the_demo_says_the_same_wherever_its_experts_lie() -> None:
     said: dict[str, list[int]] = {}
     for name, (wishes, on_cards) in SIZES.items():
         with opened(demo_folder(), wishes, DraftSettings(mode="off"), []) as backend:
-            said[name], _ = answer(backend, 8)
-            again, done = answer(backend, 8)  # with what the first turn brought onto cards
-            assert again == said[name]
+            said[name], done = answer(backend, 8)
+            if name == "all layers and some experts":
+                again, done = answer(backend, 8)  # with what the first turn brought onto cards
+                assert again == said[name]
             assert bool(_figures(backend)) is on_cards and bool(done.stats.card_hits) is on_cards
             assert done.stats.card_hits <= done.stats.expert_hits
     assert all(tokens == said["no card"] for tokens in said.values())
