@@ -11,6 +11,7 @@ from engine.config import ModelConfig
 from engine.hyper import normed
 from engine.indexer import index_keys, select
 from engine.kernels import FRESH, Workspace
+from engine.kernels.card_path import near
 from engine.numerics import Numerics
 from engine.phases import PhaseClock
 from engine.rotary import rotated
@@ -173,6 +174,7 @@ def project_out(
 
     `wo_a` is block diagonal: group g of consecutive heads meets rows g*Ro .. g*Ro+Ro-1.
     """
-    out = rotated(out, positions, freq, numerics, back=True).flatten(1)  # [T, H*hd]
+    home = out.device
+    out = near(rotated(out, positions, freq, numerics, back=True).flatten(1), weights.wo_a, weights.wo_b)  # [T, H*hd]
     middle = numerics.value(numerics.grouped(out, weights.wo_a, config.o_groups, work))
-    return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b, work))
+    return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b, work)).to(home)

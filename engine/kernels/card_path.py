@@ -34,6 +34,19 @@ def matmul_on_card(x: Tensor, matrix: Matrix, groups: int = 1, *, in_blocks: boo
     return out
 
 
+def near(x: Tensor, *matrices: Matrix) -> Tensor:
+    """Rows on the card where all of these matrices lie, so that they cross the bus once on their way from one to the
+    next; as they are where that is not so, or they are too many. Raises: CardFull.
+    """
+    device = matrices[0].weight.device
+    if device.type == "cpu" or x.shape[0] > MOST_ROWS or any(matrix.weight.device != device for matrix in matrices):
+        return x
+    try:
+        return x.to(device)
+    except torch.OutOfMemoryError as error:
+        raise CardFull(f"{device} has no memory left", hint=FULL_HINT) from error
+
+
 FULL_HINT = "Give it less with --vram, or close what else uses it."
 
 

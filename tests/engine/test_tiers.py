@@ -22,7 +22,7 @@ from engine.kernels.card_path import MOST_ROWS
 from engine.kernels.fused import _ROWS
 from engine.model import Model
 from engine.tiers.card import Card, _pieces
-from planner.cards import CARD_ROWS, PASS_ROWS
+from planner.cards import CARD_ROWS, PASS_ROWS, TRIPS_A_LAYER
 from storage.ids import ExpertId
 from tests.engine.made_up_card import DEVICE, OnCard, made_up_card
 from tests.engine.tiering import EVERYTHING, PROMPT, SPREADS, Said, Spread, greedy, spread_model
@@ -111,6 +111,11 @@ def test_with_the_trunk_on_a_made_up_device_the_tokens_are_the_same(
         with spread_model(tiny_model, spread) as model:
             resident = device.live_bytes
             said = greedy(model, 2)
+            before, state = device.n_waits, model.new_state()
+            model.forward(state, PROMPT[:1], "decode")
+            # Low-rank queries, heads, keys, index queries, n-gram rows, output, shared and routed experts, each of
+            # those layers that have it; the output layer once.
+            assert 0 < device.n_waits - before <= TRIPS_A_LAYER * len(layers) + 8 - len(layers) + 1
         fp8 = sum(_fp8_bytes(model._trunk.blocks[layer]) for layer in layers)
         assert resident >= fp8 + model._trunk.head.weight.nbytes > 300_000
     assert said.tokens == plain.tokens[:2]
