@@ -22,7 +22,7 @@ of the slowest desktop card with 8 GB gives.
 """
 TRIP_S = 60e-6
 """Rows to a card and back, and the call: assumed, as no card has been measured."""
-TRIPS_A_LAYER = 8
+TRIPS_A_LAYER = 7
 PASS_ROWS = 8
 """Rows that share one reading of the weights on a card: `engine.kernels.fused`."""
 _LARGE_PIECE_BYTES = 10 << 20

@@ -3,7 +3,7 @@
 The card multiplies; what lies between the products, and the conversation, stay with the processor. So any layer can lie
 on any card or on none, and what crosses the bus is rows: at most 131 KB each way for a token of the release. Norms,
 routers and the other small matrices stay: a trip to the card takes longer than reading them. A forward then waits for a
-card some eight times a layer, not once.
+card six or seven times a layer, not once.
 """
 
 from collections.abc import Mapping

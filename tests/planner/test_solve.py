@@ -210,7 +210,7 @@ def test_a_card_is_expected_to_answer_faster_and_never_more_than_its_bytes_allow
     )
     on_card = next(phase for phase in fast.phases if phase.name == "trunk on cards")
     assert on_card.n_bytes == moved_weights(plans[0].cards, sizes).n_bytes
-    assert on_card.seconds == pytest.approx(on_card.n_bytes / 150e9 + (8 * 40 + 1) * 60e-6)
+    assert on_card.seconds == pytest.approx(on_card.n_bytes / 150e9 + (7 * 40 + 1) * 60e-6)
     assert fast.tokens_s > slow.tokens_s and fast.hit_rate > slow.hit_rate
     assert sum(p.n_bytes for p in fast.phases if p.name in ("trunk", "head", "trunk on cards")) == pytest.approx(
         sum(p.n_bytes for p in slow.phases if p.name in ("trunk", "head"))
