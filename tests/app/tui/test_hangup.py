@@ -14,7 +14,6 @@ from app.tui.hangup import LEFT_AS, HangupWatch
 from tests.app.tui.latency import BOX
 from tests.app.tui.tmux_chat import environ
 
-
 _HASTY = """
 from functools import partial
 from app.entry import main
