@@ -17,7 +17,9 @@ from typing import ClassVar
 from textual import work
 from textual.binding import BindingType
 from textual.driver import Driver
+from textual.events import Event, Paste
 from textual.screen import Screen
+from textual.widgets import Input
 from textual.worker import get_current_worker
 
 from app import logs
@@ -39,6 +41,7 @@ from app.tui.action_bindings import bindings_of
 from app.tui.palette import Palette
 from app.tui.screens.chat import ChatScreen
 from app.tui.themes import ThemedApp
+from app.tui.widgets.prompt import box_text
 from app.values import THEMES
 from engine.events import TurnStats
 
@@ -200,6 +203,20 @@ class ArtesianApp(ThemedApp):
             self._exception_event.set()
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.panic(f"artesian: unexpected failure: {what}\n  The traceback is in {log_file()}.")
+
+    # what is pasted: Textual's lines of text, the palette's among them, would send controls inside to the terminal
+
+    async def on_event(self, event: Event) -> None:
+        """Hand it on; what is pasted into a line of text with its controls made visible, as the box does it."""
+        if isinstance(event, Paste) and isinstance(self.focused, Input):
+            event.text = box_text(event.text)
+        await super().on_event(event)
+
+    @property
+    def clipboard(self) -> str:
+        """What was copied here last, as our own boxes take it."""
+        text = box_text(super().clipboard)
+        return text.partition("\n")[0] if isinstance(self.focused, Input) else text
 
     # the engine
 

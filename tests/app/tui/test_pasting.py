@@ -10,6 +10,7 @@ import pytest
 from textual._xterm_parser import XTermParser
 from textual.events import Key, Paste
 from textual.message import Message
+from textual.widgets import Input
 
 from app.tui.app import ArtesianApp
 from app.tui.pasting import BEGIN, END, PasteParser
@@ -86,6 +87,26 @@ async def test_the_chat_hears_a_terminal_by_this_driver_and_by_textuals_where_th
         assert app.get_driver_class() is TerminalDriver
         monkeypatch.setitem(sys.modules, "app.tui.terminal", None)  # as where its base cannot be imported
         assert ArtesianApp.get_driver_class(app).__name__ == "LinuxDriver"
+
+
+async def test_controls_are_shown_in_a_line_of_text_too_not_sent(tmp_path: Path) -> None:
+    hostile, shown = "a\x1b]52;c;eA==\x07\rb", "a\N{SYMBOL FOR ESCAPE}]52;c;eA==\N{SYMBOL FOR BELL}"
+    async with chat(tmp_path, CueBackend()) as (app, pilot):
+        for keys in (["ctrl+f"], ["escape", "ctrl+p"], ["escape", "ctrl+t", "slash"]):
+            await pilot.press(*keys)
+            await pilot.pause()
+            line = app.screen.query_one(Input)
+            assert app.focused is line
+            app.post_message(Paste(hostile))
+            await pilot.pause()
+            assert line.value == shown, keys
+            line.value = ""
+            app.copy_to_clipboard(hostile)  # a reply may hold such text
+            await pilot.press("ctrl+v")
+            assert line.value == shown, keys
+        await pilot.press("escape", "escape")
+        await pilot.press("ctrl+v")
+        assert app.chat.prompt.text == f"{shown}\nb"
 
 
 class _Heard(TerminalDriver):
