@@ -54,9 +54,9 @@ _TYPING_S = 0.045
 """A drain this soon after a key is put off, at most so many in a row: then text 200 ms old is shown all the same."""
 _MOST_PUT_OFF = 3
 
-SCREEN_SHARE = 0.02
+SCREEN_SHARE = 0.015
 """Of the time a reply takes, what the screen may: what is painted in Python keeps the engine's Python waiting."""
-_LONGEST_FRAME_S = 0.25
+_LONGEST_FRAME_S = 0.3
 """So often it is painted whatever that costs."""
 
 _LOOK_EVERY_S = 0.25

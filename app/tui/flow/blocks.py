@@ -8,6 +8,7 @@ pass over the whole text, when the reply has ended, puts the parts together.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from markdown_it import MarkdownIt
@@ -225,7 +226,8 @@ def _blocks(text: str, *, goes_on: bool) -> list[Block]:
     return blocks
 
 
-def _outline(text: str) -> list[tuple[BlockKind, int, int]]:
+@lru_cache(maxsize=2)  # what grows is asked about twice: for what is finished, then for what is not
+def _outline(text: str) -> tuple[tuple[BlockKind, int, int], ...]:
     """Kind, first line and line past the end of each block; lists by item."""
     places: list[tuple[BlockKind, int, int]] = []
     for token in _OUTLINE.parse(text):
@@ -235,7 +237,7 @@ def _outline(text: str) -> list[tuple[BlockKind, int, int]]:
             places.append(("code" if token.type == "fence" else "text", *_pair(token.map)))
         elif token.level == 1 and token.type == "list_item_open":
             places.append(("item", *_pair(token.map)))
-    return places
+    return tuple(places)
 
 
 def _pair(lines: Sequence[int]) -> tuple[int, int]:
