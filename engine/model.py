@@ -286,7 +286,8 @@ class Model:
                 work.clear()
                 clock.lap("engram", n_bytes.engram)
             if self.head is not None and layer in config.dspark_target_layer_ids:
-                targets.append(numerics.value(_mean_copies(h[-_draft_rows(step, config.window_size) :])))  # [n, D]
+                n = _draft_rows(step, config.window_size)
+                targets.append(self.head.summed(h[-n:] if n < len(ids) else h))  # [n, D]
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config, numerics, memory.first.clear())
             x = collapse_normed(h, pre, block.attention.norm, config.norm_eps, numerics, work)
@@ -447,14 +448,6 @@ def _checking(should_stop: ShouldStop) -> Callable[[], None]:
 
 
 _FLOAT = {"BF16": torch.bfloat16, "F32": torch.float32}
-
-
-def _mean_copies(h: Tensor) -> Tensor:
-    """The mean over the residual copies, one added after another: [n, m, D] -> [n, D]."""
-    total = h[:, 0]
-    for copy in range(1, h.shape[1]):
-        total = total + h[:, copy]
-    return total / h.shape[1]
 
 
 def is_resident(name: str, drafts: bool = False) -> bool:

@@ -200,7 +200,8 @@ class State:
         if self.draft is not None and step.draft_rows is not None:
             first = max(step.draft_rows.first, n - size)
             kept = slice(first - step.draft_rows.first, n - step.draft_rows.first)
-            self.draft.commit(step.start + first, step.draft_rows.values[kept])
+            values = step.draft_rows.values
+            self.draft.commit(step.start + first, values[kept] if kept.stop - kept.start < len(values) else values)
         self.tokens.extend(step.ids[:n])
         self.kinds.extend(bytes((KINDS[step.rule],)) * n)
         self.index_owner = step.schedule.slot_after[n - 1]

@@ -65,21 +65,41 @@ class DraftHead:
         self._bytes = sum(map(stored_bytes, parts))
         projected = (weights.main_proj, *(stage.attention.wkv for stage in weights.stages))
         self._project_bytes = sum(map(stored_bytes, projected))
+        self._ones: dict[int, Tensor] = {}
+        """[n, m] by n."""
 
     @property
     def block_size(self) -> int:
         """The most tokens of a round."""
         return self._config.dspark_block_size
 
+    def summed(self, h: Tensor) -> Tensor:
+        """The stream as it enters a target layer, its copies added up one after another: [n, m, D] -> [n, D].
+
+        All that a token costs while nothing is drafted: with cold weights around it, a call of torch takes tens of
+        microseconds, so it is one, and the mean is taken by `project`.
+        """
+        kernels = self._numerics.native()
+        if kernels is not None:
+            n, m, _ = h.shape
+            if n not in self._ones:
+                self._ones[n] = torch.ones(n, m)
+            return kernels.collapse(h, self._ones[n], None, 0.0)
+        total = h[:, 0].clone()
+        for copy in range(1, h.shape[1]):
+            total += h[:, copy]
+        return total
+
     def project(self, positions: Tensor, targets: Tensor) -> Tensor:
         """The window keys of main positions [n], one for every stage: [n, S, hd].
 
-        Shapes: targets [n, n_targets*D], the stream as it enters each target layer, averaged over the copies.
+        Shapes: targets [n, n_targets*D], what `summed` gave of each target layer.
         Source: spec/architecture section 13.1. The keys are made from the projection directly: no attention norm.
         """
         self._clock.begin()
         config, numerics, weights = self._config, self._numerics, self._weights
-        main = numerics.value(numerics.product(numerics.operand(targets), weights.main_proj))
+        mean = numerics.value(targets / config.hc_mult)
+        main = numerics.value(numerics.product(numerics.operand(mean), weights.main_proj))
         main = normed(main, weights.main_norm, config.norm_eps, numerics)  # [n, D]
         keys = [window_keys(main, s.attention, positions, config, self._freq, numerics) for s in weights.stages]
         self._clock.lap("draft", self._project_bytes)

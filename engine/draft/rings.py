@@ -49,8 +49,11 @@ class DraftRings:
 
     def commit(self, first: int, rows: Tensor) -> None:
         """What the model handed over at the positions from `first` on, [n, n_targets*D], a window of them at most."""
-        end = first + rows.shape[0]
-        self._rows[torch.arange(first, end) % self._size] = rows
+        end, at = first + rows.shape[0], first % self._size
+        until = self._size - at  # rows to the end of the ring
+        self._rows[at : at + rows.shape[0]] = rows[:until]
+        if rows.shape[0] > until:
+            self._rows[: rows.shape[0] - until] = rows[until:]
         self._made, self._end = max(self._made, end - self._size), end
 
     def reset(self, end: int, keys: Tensor | None) -> None:

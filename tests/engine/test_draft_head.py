@@ -97,6 +97,17 @@ def test_draft_stages_have_slots_of_their_own_behind_the_layers(tmp_path: Path) 
     assert StreamSettings(slots_per_layer=4).spare_slots > 0  # a block's union may exceed a layer's own slots
 
 
+def test_what_is_handed_over_is_the_copies_added_up_in_order(tmp_path: Path) -> None:
+    with opened(make(tmp_path, Geometry(), seed=2)) as model:
+        assert model.head is not None
+        h = torch.randn(3, model.config.hc_mult, model.config.dim, generator=torch.Generator().manual_seed(1))
+        want = h[:, 0].clone()
+        for copy in range(1, model.config.hc_mult):
+            want += h[:, copy]
+        assert torch.equal(model.head.summed(h), want)
+        assert torch.equal(model.head.summed(h[1:2]), want[1:2])
+
+
 SMALL = Geometry(dim=128, head_dim=64, n_routed_experts=32, n_activated_experts=4, vision=NO_TOWER)
 
 
