@@ -10,7 +10,8 @@
 namespace artesian {
 namespace {
 
-constexpr int64_t kHeadsPerTask = 16;
+constexpr int64_t kHeadsPerTask = 8;  // whose queries or sums, released, fill half the first cache
+constexpr int64_t kIndexHeads = 16;   // likewise of the indexer
 constexpr int64_t kKeysPerTask = 512;
 constexpr int64_t kWorthWaking = 1 << 17;  // products
 
@@ -57,8 +58,9 @@ void attend_some_heads(void* context, int64_t task) {
     float total = std::exp(a.sink[first + h] - top);
     for (int64_t j = 0; j < n_keys; ++j) total += weight[j] = std::exp(weight[j] - top);
     for (int64_t j = 0; j < n_keys; ++j) weight[j] /= total;
-    call.kernels.weighted_sum(keys.data(), weight, n_keys, a.width, a.out + (row * a.heads + first + h) * a.width);
   }
+  call.kernels.weighted_sums(keys.data(), scores, n_keys, n_heads, n_keys, a.width,
+                             a.out + (row * a.heads + first) * a.width);
 }
 
 struct IndexCall {
@@ -68,16 +70,22 @@ struct IndexCall {
 };
 
 void score_some_keys(void* context, int64_t task) {
-  static thread_local Scratch memory;
   const IndexCall& call = *static_cast<const IndexCall*>(context);
   const IndexScores& s = call.s;
-  const int64_t row = task / call.tasks_per_row, first = task % call.tasks_per_row * kKeysPerTask;
-  float* of_key = memory.floats(static_cast<size_t>(s.heads));
-  for (int64_t j = first; j < std::min(first + kKeysPerTask, s.n_keys); ++j) {
-    call.kernels.dots(s.query + row * s.heads * s.width, s.width, s.heads, s.keys + j * s.width, s.width, of_key);
-    float sum = 0.0f;
-    for (int64_t h = 0; h < s.heads; ++h) sum += std::max(of_key[h], 0.0f) * s.weight[row * s.heads + h];
-    s.out[row * s.n_keys + j] = sum;
+  const int64_t row = task / call.tasks_per_row, from = task % call.tasks_per_row * kKeysPerTask;
+  const int64_t end = std::min(from + kKeysPerTask, s.n_keys);
+  float* const sums = s.out + row * s.n_keys;
+  std::fill(sums + from, sums + end, 0.0f);
+  for (int64_t first = 0; first < s.heads; first += kIndexHeads) {
+    const int64_t n_heads = std::min(kIndexHeads, s.heads - first);
+    const float *query = s.query + (row * s.heads + first) * s.width, *weight = s.weight + row * s.heads + first;
+    for (int64_t j = from; j < end; ++j) {
+      float of_key[kIndexHeads];
+      call.kernels.dots(query, s.width, n_heads, s.keys + j * s.width, s.width, of_key);
+      float sum = sums[j];
+      for (int64_t h = 0; h < n_heads; ++h) sum += std::max(of_key[h], 0.0f) * weight[h];
+      sums[j] = sum;
+    }
   }
 }
 

@@ -42,8 +42,9 @@ struct Kernels {
 
   // out[h] = (q + h * stride) . key, for h < count.
   void (*dots)(const float* q, int64_t stride, int64_t count, const float* key, int64_t n, float* out);
-  // out[i] = sum over j < count of weights[j] * rows[j][i], in the order of j.
-  void (*weighted_sum)(const float* const* rows, const float* weights, int64_t count, int64_t n, float* out);
+  // out[t * n + i] = sum over j < count of weights[t * stride + j] * rows[j][i], in the order of j, for t < n_sums.
+  void (*weighted_sums)(const float* const* rows, const float* weights, int64_t stride, int64_t n_sums, int64_t count,
+                        int64_t n, float* out);
 
   // For the benchmark: reads n floats in one stream and adds them; makes 10 * lanes * steps multiply-adds in registers.
   float (*read_floats)(const float* data, int64_t n);

@@ -109,7 +109,7 @@ void collapse(const Kernels& kernels, const Collapse& c) {
     copies.clear();
     for (int64_t i = 0; i < c.copies; ++i) copies.push_back(c.h + (row * c.copies + i) * c.width);
     float* const out = c.out + row * c.width;
-    kernels.weighted_sum(copies.data(), c.pre + row * c.copies, c.copies, c.width, out);
+    kernels.weighted_sums(copies.data(), c.pre + row * c.copies, 0, 1, c.copies, c.width, out);
     if (c.weight != nullptr) norm_row(kernels, out, c.weight, c.width, c.eps, out);
   });
 }
@@ -126,7 +126,7 @@ void update(const Kernels& kernels, const Update& c) {
     for (int64_t j = 0; j < m; ++j) {
       for (int64_t i = 0; i < m; ++i) weights[static_cast<size_t>(i)] = c.comb[(row * m + i) * m + j];
       weights[static_cast<size_t>(m)] = c.post[row * m + j];
-      kernels.weighted_sum(from.data(), weights.data(), m + 1, c.width, c.out + (row * m + j) * c.width);
+      kernels.weighted_sums(from.data(), weights.data(), 0, 1, m + 1, c.width, c.out + (row * m + j) * c.width);
     }
   });
 }
