@@ -56,6 +56,7 @@ class Palette(CommandPalette):
     Palette > Vertical { margin-top: 1; }
     Palette #--input { border: none; padding: 0 1; }
     Palette #--input Input { padding: 0; }
+    Palette CommandList { border-bottom: none; }
     """
     TITLE: ClassVar[str] = "Actions"
 

@@ -12,6 +12,7 @@ from textual.app import App
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
 
+from app.tui.widgets.scroll_bar import use_plain_scroll_bars
 from app.values import THEMES
 
 _DARK = Theme(
@@ -113,6 +114,7 @@ class ThemedApp(App[int]):
         # Kept apart from the theme's own name, as two of ours are one of Textual's.
         self.theme_name = name
         super().__init__()
+        use_plain_scroll_bars()
         self._has_mouse = mouse
         for ours in (_DARK, _LIGHT, _ANSI):
             self.register_theme(ours)

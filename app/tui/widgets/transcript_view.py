@@ -22,7 +22,6 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
-from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.timer import Timer
@@ -66,12 +65,6 @@ class Match:
     start: int
     """In characters of the row's text."""
     end: int
-
-
-class _PlainScrollBar(ScrollBarRender):
-    """Without the signs for parts of a cell, whose width terminals do not agree on."""
-
-    VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
 class TranscriptView(ScrollView, can_focus=True):
@@ -425,7 +418,6 @@ class TranscriptView(ScrollView, can_focus=True):
 
     def on_mount(self) -> None:
         """Take the width there is."""
-        self.vertical_scrollbar.renderer = _PlainScrollBar  # type: ignore[misc]  # documented: per instance as well
         self.set_reading_width()
 
     def on_resize(self) -> None:
