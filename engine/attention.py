@@ -72,9 +72,8 @@ def queries(
     """The low-rank query [T, Rq], which the indexer shares, and the rotated heads [T, H, hd]."""
     low_rank = numerics.value(numerics.product(numerics.operand(x), weights.wq_a, work))
     low_rank = normed(low_rank, weights.q_norm, config.norm_eps, numerics, work)
-    heads = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b, work)).view(
-        -1, config.n_heads, config.head_dim
-    )
+    heads = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b, work))
+    heads = work.reshaped(heads, heads.shape[0], config.n_heads, config.head_dim)
     return low_rank, rotated(heads, positions, freq, numerics)
 
 
@@ -175,6 +174,8 @@ def project_out(
     `wo_a` is block diagonal: group g of consecutive heads meets rows g*Ro .. g*Ro+Ro-1.
     """
     home = out.device
-    out = near(rotated(out, positions, freq, numerics, back=True).flatten(1), weights.wo_a, weights.wo_b)  # [T, H*hd]
+    out = rotated(out, positions, freq, numerics, back=True)
+    out = work.reshaped(out, out.shape[0], config.n_heads * config.head_dim)
+    out = near(out, weights.wo_a, weights.wo_b)
     middle = numerics.value(numerics.grouped(out, weights.wo_a, config.o_groups, work))
     return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b, work)).to(home)

@@ -52,7 +52,7 @@ def select(
     """
     heads, width = config.index_n_heads, config.index_head_dim
     queries = numerics.value(numerics.product(numerics.operand(low_rank_query), weights.wq_b, work))
-    queries = queries.view(-1, heads, width)
+    queries = work.reshaped(queries, step.n_rows, heads, width)
     queries = numerics.index(rotated(queries, step.positions, freq, numerics))  # [T, Hi, di]
     head_weight = numerics.value(numerics.product(x, weights.weights_proj, work))
     head_weight = numerics.value(head_weight.mul_(width**-0.5 * heads**-0.5))  # [T, Hi] may be negative

@@ -7,6 +7,7 @@ in which the others arrived.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -86,7 +87,7 @@ def routed(
     card has no memory for is asked for again, and then comes from elsewhere.
     """
     places: dict[int, list[int]] = {}
-    for place, expert in enumerate(routing.experts.flatten().tolist()):
+    for place, expert in enumerate(chain.from_iterable(routing.experts.tolist())):
         places.setdefault(expert, []).append(place)
     parts = work.take(*routing.experts.shape, operand.shape[1])  # [T, k, D]
     begun: deque[Pending] = deque()

@@ -131,15 +131,25 @@ class NativeKernels(NativeSublayers):
         starts = [0]
         for some in uses:
             starts.append(starts[-1] + len(some))
-        of_place = weights.view(-1).tolist()
+        of_place = [share for row in weights.tolist() for share in row]
+        shares = [of_place[place] for place in places]
+        rows_of = places if used == 1 else [place // used for place in places]
+        self._experts(code, pointers, starts, rows_of, places, shares, x, inner, limit, out)
+
+    def _experts(
+        self, code: int, pointers: Sequence[int | None], starts: Sequence[int], rows_of: Sequence[int],
+        places: Sequence[int], shares: Sequence[float], x: Tensor, inner: int, limit: float, out: Tensor,
+    ) -> None:  # fmt: skip
+        """The call itself; everything was checked."""
+        rows, width = x.shape
         status = self._library.artesian_experts(
             code,
             (ctypes.c_void_p * len(pointers))(*pointers),
-            len(experts),
+            len(starts) - 1,
             _int64(starts),
-            _int64([place // used for place in places]),
+            _int64(rows_of),
             _int64(places),
-            (ctypes.c_float * len(places))(*[of_place[place] for place in places]),
+            (ctypes.c_float * len(shares))(*shares),
             x.data_ptr(),
             rows,
             width,
@@ -158,9 +168,14 @@ class NativeKernels(NativeSublayers):
         Raises: KernelError when a shape, dtype or stride is not what the library can read.
         """
         rows, width = x.shape
-        out, weights = work.take(rows, width), work.take(rows, 1)
-        weights.fill_(1.0)
-        self.routed_experts(x, [(w1, w3, w2)], [range(rows)], weights, limit, out.unsqueeze(1))
+        require_tensor(x, (rows, width))
+        gate, value, out_of = check_matrix(w1), check_matrix(w3), check_matrix(w2)
+        up, found = (gate.format, gate.n, width), (gate[:3], value[:3], out_of[:3])
+        require(found == (up, up, (gate.format, width, gate.n)), "an expert's matrix is not as the others: %s", found)
+        out = work.take(rows, width)
+        if rows:
+            every, pointers = range(rows), gate[3:] + value[3:] + out_of[3:]
+            self._experts(gate.format, pointers, (0, rows), every, every, (1.0,) * rows, x, gate.n, limit, out)
         return out
 
     def attend(
