@@ -1,12 +1,11 @@
-"""What a conversation carries between forwards: windows, compressed KV, index keys, open groups, the slot, the
-ids.
+"""What a conversation carries between forwards: windows, compressed KV, index keys, open groups, the slot, the ids.
 
 No weights. The one thing a reader would get wrong: a forward never overwrites state. It *stages* what it made (window
-keys and new groups behind the committed ones, waiting halves of open groups by row) and `commit(n)`
-takes the first n rows. A stopped forward is simply not committed, a rejected draft is a smaller n, and nothing has to
-be restored.
+keys and new groups behind the committed ones, waiting halves of open groups by row) and `commit(n)` takes the first n
+rows. A stopped forward is simply not committed, a rejected draft is a smaller n, and nothing has to be restored. The
+next forward stages over the last one, which can then no longer be committed.
 
-A state can be taken back to an earlier position only where a `Tail` was kept: rings and open groups hold no past.
+A state can be taken back to an earlier position only where a `Tail` was kept: windows and open groups hold no past.
 """
 
 from collections.abc import Mapping, Sequence

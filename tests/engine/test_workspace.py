@@ -41,6 +41,18 @@ def test_what_does_not_fit_is_as_good_and_fits_from_then_on() -> None:
     assert work.n_bytes == 0
 
 
+def test_another_shape_is_the_same_values_and_made_once() -> None:
+    work = Workspace()
+    for fits in (False, True, True):
+        taken = work.take(2, 6).copy_(torch.arange(12.0).view(2, 6))
+        view = work.reshaped(taken, 2, 3, 2)
+        assert torch.equal(view, torch.arange(12.0).view(2, 3, 2)) and view.data_ptr() == taken.data_ptr()
+        assert (work.reshaped(taken, 2, 3, 2) is view) is fits  # what did not fit is not held on to
+        work.clear()
+    strange = torch.zeros(4)
+    assert work.reshaped(strange, 2, 2).shape == (2, 2)
+
+
 def test_fresh_memory_is_nobody_elses() -> None:
     kept = [FRESH.take(4).fill_(i) for i in range(3)]
     FRESH.clear()
