@@ -48,8 +48,9 @@ def run(
             "there are no native kernels to measure",
             hint=f"They were not built, or {kernels.VARIABLE} is torch. `artesian doctor` tells.",
         )
-    if threads is not None:
-        kernels.set_threads(threads)
+    n_threads = torch.get_num_threads() if threads is None else threads
+    kernels.set_threads(n_threads)
+    torch.set_num_threads(n_threads)  # of the torch path that is measured beside the native one
     bench = KernelBench(native)
     started = time.monotonic()
     with StopKey() as stop:
@@ -57,7 +58,7 @@ def run(
         while not stop.pressed() and (n_rounds < _LEAST_ROUNDS or time.monotonic() - started < seconds):
             bench.round()
             n_rounds += 1
-    data = report(bench, native.instruction_set, torch.get_num_threads(), n_rounds)
+    data = report(bench, native.instruction_set, n_threads, n_rounds)
     print(envelope("bench-kernels", data) if as_json else render(data))
     return ExitCode.STOPPED if stop.pressed() else ExitCode.DONE
 

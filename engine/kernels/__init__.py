@@ -64,11 +64,15 @@ def path() -> str:
 
 
 def set_threads(n: int) -> None:
-    """How many threads a product may use, on either path; until it is called, as many as torch uses."""
-    torch.set_num_threads(n)
+    """How many threads a product may use, on either path; until it is called, as many as torch uses.
+
+    On the native path torch itself then gets one: what is left to it is small, and its threads spin for a while after
+    each step, on the cores that the others want.
+    """
     kernels = native()
     if kernels is not None:
         kernels.set_threads(n)
+    torch.set_num_threads(n if kernels is None else 1)
 
 
 def matmul(x: Tensor, matrix: Matrix, work: Workspace = FRESH, *, in_blocks: bool = False) -> Tensor:

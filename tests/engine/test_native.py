@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine import kernels
 from engine.errors import KernelError
 from engine.formats import E4M3, expand_fp4, expand_fp8
 from engine.kernels import Matrix
@@ -239,6 +240,16 @@ def test_the_variable_picks_the_path_and_says_why_not() -> None:
     assert of[""].startswith("native ")
     assert "ARTESIAN_KERNELS is 'fast'" in of["fast"]
     assert f"has no {missing}" in of[missing]
+
+
+def test_torch_keeps_one_thread_beside_the_native_ones() -> None:
+    before = torch.get_num_threads()
+    try:
+        kernels.set_threads(2)
+        assert torch.get_num_threads() == (2 if kernels.native() is None else 1)
+    finally:
+        kernels.set_threads(before)
+        torch.set_num_threads(before)
 
 
 def experts_of(n: int, width: int, inner: int) -> list[tuple[Matrix, Matrix, Matrix]]:
