@@ -114,6 +114,12 @@ class CardBooks:
         taken = len(self._held.get(layer, ())) + sum(key.layer == layer for key in self._coming)
         return self._n_slots.get(layer, 0) - taken
 
+    def fits(self, promotion: Promotion) -> bool:
+        """Can the copy begin? What room there was when it was chosen may have been given up since."""
+        if promotion.forget is None:
+            return self.room(promotion.key.layer) > 0
+        return promotion.forget in self and self.room(promotion.key.layer) >= 0
+
     def begin(self, promotion: Promotion) -> None:
         """A copy begins; what it displaces is forgotten at once."""
         if promotion.forget is not None:

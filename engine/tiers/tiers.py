@@ -181,6 +181,8 @@ class CardTiers:
     def _begin(self, index: int, promotion: Promotion) -> bool:
         """Begin a copy; False when the expert is not in memory, or the card has no more."""
         slots = self._cards[index]
+        if not slots.books.fits(promotion):
+            return False
         try:
             source = self._cache.lend(promotion.key)
         except FormatError:  # read ahead and damaged: whoever asks for it is told

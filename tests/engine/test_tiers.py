@@ -201,6 +201,27 @@ def test_a_card_that_runs_full_keeps_what_fits_and_says_so_once(tiny_model: Mode
     assert "computed by the processor" in notice
 
 
+def test_a_card_may_run_full_again_and_again_while_copies_are_begun(
+    tiny_model: Model, plain: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it keeps what it has, and what was chosen for the room given up is left where it is."""
+    take, asked = Card.empty, 0
+
+    def empty(card: Card, n_bytes: int) -> Tensor:
+        nonlocal asked
+        asked += 1
+        if asked % 5 == 0:
+            raise torch.OutOfMemoryError("no room")
+        return take(card, n_bytes)
+
+    monkeypatch.setattr(Card, "empty", empty)
+    with spread_model(tiny_model, Spread(cards=(8,))) as model:
+        assert equal(greedy(model), plain)
+        assert model.streams.cards is not None
+        (figures,) = model.streams.cards.figures()
+        assert asked > 5 and 0 < figures.n_held <= figures.n_slots < figures.n_planned
+
+
 def test_a_card_without_memory_for_a_computation_gives_experts_up(
     tiny_model: Model, plain: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:

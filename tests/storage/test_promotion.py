@@ -50,6 +50,22 @@ def test_an_expert_displaces_only_what_is_used_clearly_less() -> None:
     assert books.is_coming(ExpertId(0, 1)) and books.room(0) == 0
 
 
+def test_what_was_chosen_may_no_longer_fit() -> None:
+    """The card gave room up between the choice and the copy."""
+    usage = Usage({0: 8})
+    usage.note(0, [2])
+    books = CardBooks({0: 3})
+    for expert in (1, 2):
+        books.begin(Promotion(ExpertId(0, expert), None))
+        books.arrived(ExpertId(0, expert))
+    free, in_place_of_1 = Promotion(ExpertId(0, 3), None), Promotion(ExpertId(0, 4), ExpertId(0, 1))
+    assert books.fits(free) and books.fits(in_place_of_1)
+    assert books.resize(2, usage) == []
+    assert not books.fits(free) and books.fits(in_place_of_1)
+    assert books.resize(1, usage) == [ExpertId(0, 1)]
+    assert not books.fits(in_place_of_1) and books.fits(Promotion(ExpertId(0, 4), ExpertId(0, 2)))
+
+
 def test_old_uses_fade_by_half_in_a_half_life() -> None:
     usage = Usage({0: 4}, half_life_steps=3)
     usage.note(0, [0])
