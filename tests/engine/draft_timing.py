@@ -131,8 +131,12 @@ def compare(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pairs
 
 
 def keep_step(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pairs: int) -> dict[str, float]:
-    """Run the ways side by side, a token of each in turn, `n_pairs` times; median seconds of each, printed too."""
+    """Run the ways side by side, a token of each in turn, `n_pairs` times; median seconds of each, printed too.
+
+    Printed is the processor's time as well, which other programs change less.
+    """
     times: dict[str, list[float]] = {name: [] for name in ways}
+    busy = dict.fromkeys(ways, 0.0)
     last: dict[str, TurnStats] = {}
     for _ in range(n_pairs):
         spent = dict.fromkeys(ways, 0.0)
@@ -142,9 +146,11 @@ def keep_step(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pai
                 order = list(ways) if number % 2 else list(ways)[::-1]
                 said = set()
                 for name in order:
-                    began = time.perf_counter()
+                    began, busy_before = time.perf_counter(), time.process_time()
                     event = next(e for e in runs[name] if isinstance(e, TokenDrawn | TurnDone))
-                    spent[name] += (time.perf_counter() - began) if number else 0.0  # the first follows the prompt
+                    if number:  # the first follows the prompt
+                        spent[name] += time.perf_counter() - began
+                        busy[name] += time.process_time() - busy_before
                     if isinstance(event, TurnDone):
                         last[name] = event.stats
                     else:
@@ -152,6 +158,7 @@ def keep_step(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pai
                 assert len(said) == (number < n_tokens), "one way says something else"
         for name, seconds in spent.items():
             times[name].append(seconds)
+    print("  processor  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in busy.items()))
     return _told(times, last, n_tokens)
 
 
