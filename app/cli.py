@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, TextIO, cast
 
 from cyclopts import App, Parameter
-from cyclopts.exceptions import CycloptsError, UnknownCommandError
+from cyclopts.exceptions import CycloptsError, UnknownCommandError, UnusedCliTokensError
 
 from app import logs
 from app.command_words import free_dash, name_continued
@@ -22,7 +22,7 @@ from app.help import TwoColumns
 from app.paths import log_file
 from app.report import artesian_version, failure
 from app.short_memory import lacks_memory, told
-from app.slips import no_such_command, unknown_command_hint
+from app.slips import no_such_command, unknown_command_hint, unused_words
 from app.streams import ClosedStream, LossyStream
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -181,7 +181,7 @@ _GROUPS: Mapping[str, Mapping[str, object]] = {"bench": BENCHES, "mirror": MIRRO
 _HELP = """\
 Runs DeepSeek-V4.1-Flash on a machine that cannot hold it, by leaving the model on the drives.
 
-With no command it opens the chat, with the options of `artesian chat`."""
+With no command it opens the chat, with the options of `artesian chat`. `artesian help COMMAND` explains a command."""
 
 
 _TOP_FLAGS = ("--help", "-h", "--version")
@@ -254,6 +254,8 @@ def make_app() -> App:
 
 def _helped(words: Sequence[str]) -> tuple[str, ...]:
     """`artesian help WORDS` as the option of the commands that the words name. Raises: UsageError for another word."""
+    if list(words) == ["help"]:
+        return ("--help",)
     named: list[str] = []
     known: Collection[str] = (*COMMANDS, *_GROUPS)
     for i, word in enumerate(words):
@@ -309,7 +311,11 @@ def _wrong_use(error: CycloptsError, words: Sequence[str]) -> int:
     hint = f"See `{command} --help`."
     if isinstance(error, UnknownCommandError) and not error.command_chain:
         hint = f"{unknown_command_hint([word for word in words if word != '--debug'])} {hint}".strip()
-    print(failure(str(error).strip(), hint), file=sys.stderr)
+    message = str(error).strip()
+    if isinstance(error, UnusedCliTokensError):
+        message, meant = unused_words(error.unused_tokens or (), (*COMMANDS, *_GROUPS))
+        hint = meant or hint
+    print(failure(message, hint), file=sys.stderr)
     return int(ExitCode.USAGE)
 
 

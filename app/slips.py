@@ -35,6 +35,14 @@ def unknown_command_hint(words: Sequence[str]) -> str:
     return ""
 
 
+def unused_words(words: Sequence[str], known: Collection[str]) -> tuple[str, str]:
+    """For words that nothing takes: what is wrong, and what was meant if the first is a command; "" otherwise."""
+    message = f"nothing takes {one_line(' '.join(words))!r} here"
+    if words and words[0] in known:
+        return message, f"A command comes first, its options after it: see `artesian {words[0]} --help`."
+    return message, ""
+
+
 def asked(words: Sequence[str]) -> str:
     """The words as a question on a command line."""
     return f'artesian ask "{one_line(" ".join(words)).replace(chr(34), chr(39))}"'

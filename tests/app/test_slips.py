@@ -24,6 +24,8 @@ Output = pytest.CaptureFixture[str]
         (["help", "mirror", "\x1b[2J"], ["There are scan, propose, "]),
         (["what", "is", "a", "mirror?"], ['artesian ask "what is a mirror?"', "See `artesian --help`."]),
         (["pln"], ['Did you mean "plan"?']),
+        (["--model", "/m", "plan"], ["nothing takes 'plan' here", "A command comes first", "`artesian plan --help`"]),
+        (["--plain", "hello", "there"], ["nothing takes 'hello there' here", "See `artesian chat --help`."]),
     ],
 )
 def test_a_word_that_is_no_command_is_wrong_use_with_what_is_meant(
