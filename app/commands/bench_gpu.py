@@ -33,7 +33,8 @@ _EMULATED_SHRINK = 8
 
 def run(
     models: Annotated[
-        tuple[Path, ...], Parameter(name="MODEL", help="Checkpoints, or slices. [default: the demo]", negative="")
+        tuple[Path, ...],
+        Parameter(name="MODEL", help="Checkpoints, or slices. [default: the demo]", negative="", show_default=False),
     ] = (),
     /,
     *,

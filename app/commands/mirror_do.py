@@ -26,6 +26,7 @@ from storage.mirroring.undoing import remove_copies, repair_blocks
 
 _GOES_ON = "copying was stopped; the same command goes on where it was"
 FolderArgument = Annotated[Path, Parameter(name="DIR", help="The mirror's folder.")]
+SplitArgument = Annotated[Path, Parameter(name="DIR", help="The split's folder.")]
 
 
 def copy(
@@ -127,7 +128,7 @@ def split(
     return ExitCode.DONE
 
 
-def join(folder: FolderArgument, /, *, model: ModelOption = None, as_json: JsonOption = False) -> ExitCode:
+def join(folder: SplitArgument, /, *, model: ModelOption = None, as_json: JsonOption = False) -> ExitCode:
     """Move a split's shards back into the model's folder: copied, read back, and only then removed there.
 
     Raises: as `split`.

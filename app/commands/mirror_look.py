@@ -103,7 +103,7 @@ def propose(
 
 
 def status(
-    *folder: Annotated[Path, Parameter(help="Further mirror folders to look at.")],
+    *folder: Annotated[Path, Parameter(name="DIR", help="Further mirror folders to look at.")],
     model: ModelOption = None,
     split: SplitOption = None,
     as_json: JsonOption = False,

@@ -19,7 +19,7 @@ from app.transcripts.store import user_store
 from app.transcripts.transcript import Transcript
 
 Json = Annotated[bool, Parameter(name="--json", help="Print the answer as JSON.")]
-Id = Annotated[str, Parameter(help="Its id, or the beginning of it.")]
+Id = Annotated[str, Parameter(name="ID", help="Its id, or the beginning of it.")]
 
 _WHO = {"system": "System", "user": "You", "assistant": "Reply"}
 
@@ -143,7 +143,7 @@ def undo(
 
 def path(
     transcript_id: Annotated[
-        str | None, Parameter(help="Its id, or the beginning of it. [default: the folder]")
+        str | None, Parameter(name="ID", help="Its id, or the beginning of it. [default: the folder]")
     ] = None,
     /,
 ) -> ExitCode:
