@@ -50,10 +50,11 @@ def real_model_text(settings: Settings, options: RunOptions, folder: Path) -> st
     model = released_model(folder)
     takes = f"The real model, {RELEASED_NAME}, takes {format_bytes(RELEASED_BYTES)} on the drives"
     with suppress(OSError):
-        takes += f" ({format_bytes(shutil.disk_usage(folder).free)} are free on that of {one_line(str(folder))})"
+        takes += f" ({format_bytes(shutil.disk_usage(folder).free)} are free on the drive of {one_line(str(folder))})"
     try:
         explanation = _explain(choice, model, settings, options)
-        speed = speed_sentence(explanation)
+        sentence = speed_sentence(explanation)
+        speed = sentence[0].lower() + sentence[1:]
         if any(figure.note == ASSUMED_RATES for figure in explanation.figures):
             speed += " Nothing of this machine was measured for that yet."
     except (AppError, PlanError, StorageError, OSError) as error:

@@ -54,11 +54,11 @@ class MirrorScreen(PanelScreen):
     KEYS: ClassVar = (
         ("make_mirror", "copy there"),
         ("measure_place", "measure"),
+        ("close", "back"),
         ("check_mirror", "check"),
         ("remove_mirror", "remove"),
         ("pause_work", "pause"),
         ("stop_work", "stop"),
-        ("close", "back"),
         ("help", "keys"),
     )
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("mirrors")

@@ -11,7 +11,7 @@ from tests.app.tui.snapshot import wait_until
 
 pytestmark = pytest.mark.tui
 
-_SAID = "The real model takes 510 GB on the drives. On this machine: Expect about 7 tokens a second once warm."
+_SAID = "The real model takes 510 GB on the drives. On this machine: expect about 7 tokens a second once warm."
 
 
 def shown(app: ArtesianApp) -> str:
