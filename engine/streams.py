@@ -209,14 +209,15 @@ class Streams:
         hottest = by_rank({layer: experts[: cards.room(layer)] for layer, experts in wanted.items()})
         missing = [key for key in hottest if not cards.holds(key)]
         for first in range(0, len(missing), WAVE_EXPERTS):
-            some = missing[first : first + WAVE_EXPERTS]
+            # A card that runs full meanwhile has no room for the others after all.
+            some = [key for key in missing[first : first + WAVE_EXPERTS] if cards.room(key.layer) > 0]
             unread: dict[int, list[int]] = {}
             for key in some:
                 if key not in self.experts:
                     unread.setdefault(key.layer, []).append(key.expert)
             n_read += self.experts.warm(unread, should_stop)
             for key in some:
-                if not cards.place(key) and not should_stop():
+                if not cards.place(key) and cards.room(key.layer) > 0 and not should_stop():
                     cards.settle()  # the layer's few slots in memory may all be lent
                     n_read += self.experts.warm({key.layer: [key.expert]}, should_stop)
                     cards.place(key)

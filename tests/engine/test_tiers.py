@@ -24,6 +24,7 @@ from engine.model import Model
 from engine.tiers.card import Card, _pieces
 from planner.cards import CARD_ROWS, PASS_ROWS, TRIPS_A_LAYER
 from storage.ids import ExpertId
+from storage.waves import WAVE_EXPERTS
 from tests.engine.made_up_card import DEVICE, OnCard, made_up_card
 from tests.engine.tiering import EVERYTHING, PROMPT, SPREADS, Said, Spread, greedy, spread_model
 
@@ -315,6 +316,27 @@ def test_warming_fills_cards_first_and_memory_with_the_next(tiny_model: Model) -
             assert not any(cards.holds(ExpertId(layer, expert)) for expert in range(12))
             assert {expert for expert in range(16) if ExpertId(layer, expert) in model.streams.experts} == {11, 10, 9}
         assert n_read == 8 * 7
+
+
+def test_warming_reads_nothing_for_a_card_that_has_run_full(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, left = Card.empty, 8
+
+    def empty(card: Card, n_bytes: int) -> Tensor:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise torch.OutOfMemoryError("no room")
+        return take(card, n_bytes)
+
+    monkeypatch.setattr(Card, "empty", empty)
+    with spread_model(tiny_model, Spread(memory=3, cards=(16,))) as model:
+        n_read = model.streams.warm(EVERYTHING_RANKED, lambda: False)
+        assert model.streams.cards is not None and model.streams.cards.figures()[0].n_slots == 8
+    assert n_read <= WAVE_EXPERTS + 8 * 3, "one batch for the card, and what memory has room for"
+
+
+EVERYTHING_RANKED = {layer: range(n) for layer, n in EVERYTHING.items()}
+"""Experts of each layer, hottest first."""
 
 
 def _fp8_bytes(weights: object) -> int:
