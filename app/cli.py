@@ -277,6 +277,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _closed_pipe()
+    except SystemExit as error:
+        # What prints the help leaves like this when the pipe is closed.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return _closed_pipe()
     except CycloptsError as error:
         return _wrong_use(error, words)
     except (Exception, KeyboardInterrupt) as error:

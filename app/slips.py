@@ -19,8 +19,11 @@ def no_such_command(word: str, known: Collection[str], *, group: str = "", rest:
     close = get_close_matches(word.lower(), known, n=1)
     whose = f"`artesian {group}`" if group else "Artesian"
     hints = [f"Did you mean `artesian help {f'{group} ' if group else ''}{close[0]}`?"] if close else []
-    if not close:
-        hints.append(f"There are {', '.join(list(known)[:_MOST_NAMED])}; `artesian help` says what each does.")
+    if not close and known:
+        page = f"artesian help {group}".strip()
+        hints.append(f"There are {', '.join(list(known)[:_MOST_NAMED])}; `{page}` says what each does.")
+    elif not close:
+        hints.append(f"`artesian help {group}` says what it takes.")
     if not group and not close:
         hints.append(f"A question goes to the model: {asked(['help', word, *rest])}.")
     return UsageError(f"{whose} has no command {one_line(word)!r}", hint=" ".join(hints))
@@ -28,7 +31,7 @@ def no_such_command(word: str, known: Collection[str], *, group: str = "", rest:
 
 def unknown_command_hint(words: Sequence[str]) -> str:
     """For words that begin with no command: what was meant if they are a folder, or a question; "" otherwise."""
-    if words and _is_folder(words[0]):
+    if words and words[0].strip() and _is_folder(words[0]):
         return f"A model is named by an option: artesian --model {one_line(words[0])}."
     if len(words) > 1 and not any(word.startswith("-") for word in words):
         return f"A question goes to the model like this: {asked(words)}."

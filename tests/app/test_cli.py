@@ -139,6 +139,14 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert process.wait(30) == 0
 
 
+def test_help_into_a_closed_pipe_is_done() -> None:
+    source, sink = os.pipe()
+    os.close(source)
+    result = subprocess.run([sys.executable, "-c", _RUN, "--help"], stdout=sink, stderr=subprocess.PIPE, check=False)
+    os.close(sink)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     result = _artesian("ask", "hi", "--model", str(tmp_path / "caf\u00e9"), env=environment)

@@ -20,8 +20,11 @@ Output = pytest.CaptureFixture[str]
         (["help", "me", "please"], ['artesian ask "help me please"']),
         (["help", "pln"], ["Did you mean `artesian help plan`?"]),
         (["help", "mirror", "cpy"], ["`artesian mirror` has no command", "`artesian help mirror copy`"]),
-        (["help", "plan", "more"], ["`artesian plan` has no command 'more'"]),
-        (["help", "mirror", "\x1b[2J"], ["There are scan, propose, "]),
+        (
+            ["help", "plan", "more"],
+            ["`artesian plan` has no command 'more'\n  `artesian help plan` says what it takes."],
+        ),
+        (["help", "mirror", "\x1b[2J"], ["There are scan, propose, ", "`artesian help mirror` says what each does"]),
         (["what", "is", "a", "mirror?"], ['artesian ask "what is a mirror?"', "See `artesian --help`."]),
         (["pln"], ['Did you mean "plan"?']),
         (["--model", "/m", "plan"], ["nothing takes 'plan' here", "A command comes first", "`artesian plan --help`"]),
@@ -35,6 +38,11 @@ def test_a_word_that_is_no_command_is_wrong_use_with_what_is_meant(
     out, err = capsys.readouterr()
     assert out == "" and "\x1b" not in err
     assert all(part in err for part in told), err
+
+
+def test_a_blank_word_is_no_folder(capsys: Output) -> None:
+    assert main([""]) == 2
+    assert "--model" not in capsys.readouterr().err
 
 
 def test_a_folder_in_the_place_of_a_command_is_taken_for_a_model(tmp_path: Path, capsys: Output) -> None:
