@@ -74,7 +74,8 @@ def remarks(node: Node) -> list[str]:
     }
     said = [ends[node.status]] if ends[node.status] else []
     if node.facts is not None:
-        said.append(f"{one_line(node.facts.model)}, {one_line(node.facts.numerics)}")
+        model = "the bundled demo" if node.facts.is_demo else one_line(node.facts.model)
+        said.append(f"{model}, {one_line(node.facts.numerics)}")
     if node.runs and node.runs[-1].sampling.seed is not None:
         said.append(f"seed {node.runs[-1].sampling.seed}")
     return [*said, *(one_line(notice) for notice in node.notices)]
