@@ -44,13 +44,17 @@ def write_plot(path: Path, points: Points, here_bytes: int, title: str) -> None:
     drawing = _drawing(points, here_bytes, title)
     match path.suffix.lower():
         case ".svg":
-            path.write_text(svg(drawing), encoding="utf-8")
+            content = svg(drawing).encode()
         case ".png":
-            from app.plan_png import write_png  # Pillow, which need not be there
+            from app.plan_png import png  # Pillow, which need not be there
 
-            write_png(path, drawing)
+            content = png(drawing)
         case suffix:
             raise UsageError(f"--plot writes .svg and .png files, not {suffix or 'files without a suffix'}")
+    try:
+        path.write_bytes(content)
+    except OSError as error:  # of a full drive it would not say the file
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 WIDTH, HEIGHT = 640, 360

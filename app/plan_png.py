@@ -1,7 +1,7 @@
 """A drawing as a PNG file, by Pillow, which only this needs and which need not be installed."""
 
 from importlib import import_module
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 from app.errors import UsageError
@@ -14,8 +14,8 @@ _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 """Where a label hangs, in Pillow's letters: left, middle or right of its base line."""
 
 
-def write_png(path: Path, drawing: Drawing) -> None:
-    """Write it; a file that is there is replaced. Raises: UsageError without Pillow; OSError."""
+def png(drawing: Drawing) -> bytes:
+    """The file's content. Raises: UsageError without Pillow."""
     image, draw, font = _pillow("Image"), _pillow("ImageDraw"), _pillow("ImageFont")
     canvas = image.new("RGB", (_SCALE * WIDTH, _SCALE * HEIGHT), _GROUND)
     pen = draw.Draw(canvas)
@@ -26,8 +26,9 @@ def write_png(path: Path, drawing: Drawing) -> None:
         else:
             at, letters = (_SCALE * part.x, _SCALE * part.y), font.load_default(_SCALE * part.size)
             pen.text(at, part.text, fill=INK, font=letters, anchor=_ANCHORS[part.anchor])
-    with path.open("wb") as file:
-        canvas.save(file, format="PNG")
+    file = BytesIO()
+    canvas.save(file, format="PNG")
+    return file.getvalue()
 
 
 def _pillow(module: str) -> Any:

@@ -201,6 +201,14 @@ def test_a_plot_shows_where_a_curve_is() -> None:
         write_plot(Path("x.gif"), [(1, 1.0), (2, 2.0)], 1, "x")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_plot_that_finds_no_room_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "plot.svg"
+    file.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=f"No space left on device: '{file}'"):
+        write_plot(file, [(10**10, 0.0), (2 * 10**10, 2.0)], 1, "x")
+
+
 def test_a_plot_as_png_has_the_curve_where_the_svg_has_it(tmp_path: Path) -> None:
     """Two points make a straight line, whose middle is in the middle of both."""
     pillow = pytest.importorskip("PIL.Image", reason="Pillow is not installed, which only this needs")
