@@ -132,10 +132,18 @@ class ChatFrame(Screen[None], Kept):
     def on_resize(self) -> None:
         """Say so when there is no room, and save rows where there are few."""
         width, height = self.size
-        self.set_class(width < SMALLEST[0] or height < SMALLEST[1], "-too-small")
+        is_too_small = width < SMALLEST[0] or height < SMALLEST[1]
+        if self.has_class("-too-small") and not is_too_small:
+            self.call_after_refresh(self._take_focus_back)
+        self.set_class(is_too_small, "-too-small")
         self.set_class(height < 16, "-low")
         self.set_class(width >= LEAST_WIDTH, "-wide")
         self._show_heading()
+
+    def _take_focus_back(self) -> None:
+        """What was hidden has lost the focus, and keys would go nowhere."""
+        if self.focused is None:
+            self.set_focus(self.prompt.editor)
 
     def reload(self) -> None:
         """Show the path to the head again."""

@@ -565,3 +565,4 @@ async def test_a_window_that_is_too_small_says_so(tmp_path: Path, size: tuple[in
         assert size == (1, 1) or "too small" in screen_text(app)
         await pilot.resize_terminal(80, 24)
         await wait_until(pilot, lambda: "all actions" in screen_text(app))
+        await wait_until(pilot, lambda: app.focused is app.chat.prompt.editor)
