@@ -274,6 +274,11 @@ class ArtesianApp(ThemedApp):
         """Show another conversation in the chat."""
         self.chat.open_transcript(transcript_id)
 
+    async def action_quit(self) -> None:
+        """Leave; a conversation that cannot be saved only after a warning."""
+        if self.chat.may_leave():
+            self.exit()
+
     def action_palette(self) -> None:
         """Show every action."""
         if not isinstance(self.screen, Palette):

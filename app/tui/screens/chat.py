@@ -70,12 +70,12 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
 
     def action_new_chat(self) -> None:
         """Begin an empty conversation."""
-        if self._may_leave():
+        if self.may_leave():
             self._show_transcript(self.artesian.store.create())
 
     def open_transcript(self, transcript_id: str) -> None:
         """Show another conversation; a reply that grows is stopped and kept first."""
-        if transcript_id == self.conversation.transcript.id or not self._may_leave():
+        if transcript_id == self.conversation.transcript.id or not self.may_leave():
             return
         try:
             transcript = self.artesian.store.open(transcript_id)
@@ -84,7 +84,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
             return
         self._show_transcript(transcript)
 
-    def _may_leave(self) -> bool:
+    def may_leave(self) -> bool:
         """Whether what is shown is on a drive, or its user was told that it is not and leaves it all the same."""
         transcript = self.conversation.transcript
         if self.conversation.running is not None:

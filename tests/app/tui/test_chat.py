@@ -557,6 +557,16 @@ async def test_a_failure_of_the_screen_names_the_log_and_keeps_the_conversation_
     assert "unexpectedfailure:ZeroDivisionError" in err and "Thetracebackisin" in err and "secret" not in err
 
 
+async def test_quitting_warns_once_of_what_cannot_be_saved(tmp_path: Path) -> None:
+    (tmp_path / "transcripts").write_text("")
+    async with chat(tmp_path, CueBackend(said("One."))) as (app, pilot):
+        await ask(pilot, "go")
+        await pilot.press("ctrl+q")
+        assert app.is_running and "the same again leaves it" in next(iter(app._notifications)).message
+        await pilot.press("ctrl+q")
+        await wait_until(pilot, lambda: app.return_code == 0)
+
+
 @pytest.mark.parametrize("size", [(29, 20), (80, 7), (1, 1)])
 async def test_a_window_that_is_too_small_says_so(tmp_path: Path, size: tuple[int, int]) -> None:
     async with chat(tmp_path, CueBackend()) as (app, pilot):
