@@ -10,12 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from app.planning import Planned
 from engine.events import MemoryFigures, TurnStats, Work
 from engine.small_files import read_regular
+from planner.explain import Unit
 from planner.predict import DRAFTING, WAITING, Forecast, Predictor
 from planner.solve import popularity
 
@@ -188,12 +190,17 @@ def save_run(path: Path, run: LastRun) -> None:
 
 def load_runs(path: Path) -> Sequence[LastRun]:
     """The last run of each model; nothing for a file that cannot be used."""
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+    with suppress(OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return [_run(entry) for entry in json.loads(read_regular(path, _MOST_BYTES))]
     return []
 
 
+_LATEST_S = 32_503_680_000
+"""The year 3000."""
+
+
 def _run(entry: dict[str, Any]) -> LastRun:
+    """Raises: what is suppressed above, for anything that could not be shown."""
     figures = tuple(
         Compared(
             label=str(one["label"]),
@@ -203,4 +210,11 @@ def _run(entry: dict[str, Any]) -> LastRun:
         )
         for one in entry["figures"]
     )
-    return LastRun(model=str(entry["model"]), at=float(entry["at"]), warm=bool(entry["warm"]), figures=figures)
+    run = LastRun(model=str(entry["model"]), at=float(entry["at"]), warm=bool(entry["warm"]), figures=figures)
+    numbers = [value for one in figures for value in (one.predicted, one.happened)]
+    if not (0 <= run.at <= _LATEST_S and all(map(isfinite, numbers)) and {one.unit for one in figures} <= _UNITS):
+        raise ValueError("a figure that no run has")
+    return run
+
+
+_UNITS = frozenset(get_args(Unit))

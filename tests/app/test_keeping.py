@@ -1,11 +1,13 @@
 """What is learnt from a turn for the next one."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from app.backends.keeping import LEAST_FORWARDS, Keeper
-from app.last_run import forecast, load_runs
+from app.last_run import Compared, LastRun, forecast, load_runs, save_run
 from app.planning import Planned, plan_for
 from app.rates import RateBook
 from engine.events import DraftStats, Phase, PhaseFigures, TurnDone, TurnStats, Work
@@ -97,3 +99,24 @@ def test_a_few_tokens_say_nothing_of_the_speed(planned: Planned) -> None:
     assert keeper.planned.facts.rates.answer_factor == 1.0  # one forward fewer than tokens: the prompt gives the first
     keeper.finish(TurnDone(reason="stop", stats=turn(planned, None, answer_tokens=LEAST_FORWARDS + 1)))
     assert keeper.planned.facts.rates.answer_factor == pytest.approx(TIMES)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"at": float("nan")}, {"at": 1e300}, {"at": 10**400}, {"figures": [{}]},
+        {"figures": [{"label": "prompt", "unit": "tokens/s", "predicted": 10**400, "happened": 1.0}]},
+        {"figures": [{"label": "prompt", "unit": "seconds", "predicted": 1.0, "happened": float("inf")}]},
+        {"figures": [{"label": "prompt", "unit": "miles", "predicted": 1.0, "happened": 1.0}]},
+    ],
+)  # fmt: skip
+def test_last_runs_that_cannot_be_shown_are_begun_anew(tmp_path: Path, damage: dict[str, object]) -> None:
+    runs = tmp_path / "runs.json"
+    figure = Compared(label="prompt", unit="tokens/s", predicted=1.0, happened=2.0)
+    whole = LastRun(model="/m", at=1.8e9, warm=False, figures=(figure,))
+    save_run(runs, whole)
+    assert load_runs(runs) == [whole]
+    runs.write_text(json.dumps([asdict(whole) | damage]))
+    assert load_runs(runs) == []
+    save_run(runs, whole)
+    assert load_runs(runs) == [whole]
