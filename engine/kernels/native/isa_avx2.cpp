@@ -24,6 +24,7 @@ namespace {
 struct Isa {
   static constexpr const char* kName = "avx2";
   static constexpr int64_t W = 8;
+  static constexpr int kDirectRows = 8;
   static constexpr bool kRunning = true;  // sixteen registers: none to spare for the sums of a chunk
   using V = __m256;
 

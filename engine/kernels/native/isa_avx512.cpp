@@ -25,6 +25,7 @@ namespace {
 struct Isa {
   static constexpr const char* kName = "avx512";
   static constexpr int64_t W = 16;
+  static constexpr int kDirectRows = 8;
   static constexpr bool kRunning = false;  // thirty-two registers
   using V = __m512;
 

@@ -17,6 +17,7 @@ namespace {
 struct Isa {
   static constexpr const char* kName = "neon";
   static constexpr int64_t W = 4;
+  static constexpr int kDirectRows = 8;
   static constexpr bool kRunning = false;  // thirty-two registers
   using V = float32x4_t;
 
