@@ -79,6 +79,9 @@ def popularity(footprint: Footprint, shares: Mapping[int, Sequence[float]], *, d
     return laws
 
 
+_NO_VRAM = "Leave --vram away, or take `vram` out of the settings."
+
+
 @dataclass(slots=True, kw_only=True)
 class _Sizes:
     """What may be made smaller before anything is refused."""
@@ -158,11 +161,9 @@ class _Solver:
         if wishes.drafting == "on" and not self._abilities.drafts:
             raise BadWish("this version does not draft", hint="Leave --draft at auto or off.")
         if wishes.vram is not None and not self._abilities.cards:
-            raise BadWish(
-                "--vram has no effect: this version computes on the processor only", hint="Leave --vram away."
-            )  # fmt: skip
+            raise BadWish("--vram has no effect: this version computes on the processor only", hint=_NO_VRAM)
         if wishes.vram is not None and not self._facts.cards:
-            raise BadWish("--vram has no effect: there is no GPU with memory of its own", hint="Leave --vram away.")
+            raise BadWish("--vram has no effect: there is no GPU with memory of its own", hint=_NO_VRAM)
 
     def _take_ceiling(self) -> None:
         """The ceiling and the reserve, of the wishes or by default."""
