@@ -125,7 +125,7 @@ def judge(folder: Path, settings: Settings, options: RunOptions) -> Found:
     if n_whole < len(shards):
         state, text = "incomplete", f"Incomplete: {size}. `artesian audit` names what is missing."
     elif faults:
-        state, text = "damaged", f"Damaged: {faults[0].message}"
+        state, text = "damaged", f"{'Damaged' if shards else 'No checkpoint'}: {faults[0].message}"
     return Found(folder=folder, state=state, said=one_line(text), speed=one_line(_speed(folder, settings, options)))
 
 

@@ -102,6 +102,11 @@ def test_a_download_cut_short_is_called_incomplete(tmp_path: Path) -> None:
     assert found.state == "incomplete" and "artesian audit" in found.said
 
 
+def test_a_folder_without_a_checkpoint_is_not_called_damaged(tmp_path: Path) -> None:
+    found = judge(tmp_path, Settings(), RunOptions())
+    assert found.said.startswith("No checkpoint: ") and "config.json" in found.said
+
+
 def test_what_does_not_fit_says_so_in_the_place_of_a_speed() -> None:
     found = judge(demo_folder(), Settings(ram="1MB"), RunOptions())
     assert found.state == "whole" and not found.speed.startswith("Expect") and found.speed
