@@ -21,9 +21,9 @@ MORE_VRAM_BYTES = 8_000_000_000
 VRAM_SHARE = 0.9
 """Of a card, where nobody said how much of it may be used."""
 SAMPLE_PROMPT = 1_000
+"""Tokens of the prompt a figure is given for."""
 ASSUMED_RATES = "rates of this machine are assumed"
 """Noted of figures that rest on rates nobody measured."""
-"""Tokens of the prompt a figure is given for."""
 CURVE_POINTS = 16
 
 
@@ -222,7 +222,7 @@ def _advised(change: str, then: float | None, now: float) -> Advice:
         return Advice(change=change, tokens_s=None, gain=0.0, sentence=sentence)
     gain = then / now - 1 if now > 0 else 0.0
     worth = f"{_speed(then)} instead of {_speed(now)} tokens/s ({gain:+.0%})"
-    if abs(gain) < 0.01:
+    if abs(gain) < 0.01 or _speed(then) == _speed(now):
         worth = "next to nothing"
     return Advice(change=change, tokens_s=then, gain=gain, sentence=f"{change}: {worth}.")
 

@@ -1,5 +1,6 @@
 """What is asked for, what gives way, and what is refused with the smallest change that would fit."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -314,6 +315,15 @@ def test_more_of_anything_is_never_slower(sizes: Footprint) -> None:
     card = Abilities(cards=True, drafts=True)
     told = explain(here, sizes, make_plan(here, sizes, wishes, card), wishes, card, {})
     assert next(a for a in told.advice if "VRAM" in a.change).tokens_s is not None
+
+
+def test_no_figure_is_said_to_replace_the_same_figure(sizes: Footprint) -> None:
+    for rate_bytes_s in (4e9, 40e9, 80e9, 160e9):  # the faster the drive, the less more memory buys
+        here, wishes = facts(64, rate_bytes_s=rate_bytes_s), Wishes()
+        told = explain(here, sizes, make_plan(here, sizes, wishes, ABLE), wishes, ABLE, {})
+        for advice in told.advice:
+            found = re.search(r"(\S+) instead of (\S+) tokens", advice.sentence)
+            assert found is None or found[1] != found[2], advice.sentence
 
 
 def test_what_is_explained_is_what_is_planned(sizes: Footprint) -> None:
