@@ -272,11 +272,12 @@ class Streams:
 
     def close(self) -> None:
         """Wait for what is in flight and give everything back. A second call does nothing."""
-        if self.cards is not None:
-            self.cards.close()
-        self.experts.close()
-        self._reader.close()
-        self._files.close()
+        with ExitStack() as undo:  # the last first, and each of them whatever the others raise
+            undo.callback(self._files.close)
+            undo.callback(self._reader.close)
+            undo.callback(self.experts.close)
+            if self.cards is not None:
+                undo.callback(self.cards.close)
 
 
 _EMBEDDING = -1

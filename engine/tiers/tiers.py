@@ -174,9 +174,13 @@ class CardTiers:
         )
 
     def close(self) -> None:
-        """End the copies and forget every expert. A second call does nothing."""
+        """End the copies, whatever came of them, and forget every expert. A second call does nothing."""
+        self._copier.shutdown(cancel_futures=True)
+        while self._copies:
+            copy = self._copies.pop()
+            self._cards[copy.card].failed(copy.key)
+            self._cache.take_back(copy.key)
         self.clear()
-        self._copier.shutdown()
 
     def _begin(self, index: int, promotion: Promotion) -> bool:
         """Begin a copy; False when the expert is not in memory, or the card has no more."""

@@ -5,6 +5,7 @@ computes, so tokens are compared, and values to tolerance: that is also what a r
 """
 
 import random
+import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -87,6 +88,21 @@ def test_a_copy_that_fails_leaves_nothing_lent_or_on_its_way(
             n_failed += 1
         assert n_failed > 0 and not cards._cards[0].books.coming and cards.figures()[0].n_held == 0
         assert not model.streams.experts._lent
+
+
+def test_a_model_whose_copies_fail_closes_all_the_same(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Card, parts: object, starts: object, target: object) -> None:
+        raise RuntimeError("made up: the card has fallen off the bus")
+
+    monkeypatch.setattr(Card, "copy_in", failing)
+    before = set(threading.enumerate())
+    with spread_model(tiny_model, Spread(memory=8, cards=(8,))) as model:
+        cards = model.streams.cards
+        assert cards is not None
+        state = model.new_state()
+        state.commit(model.forward(state, PROMPT, "prefill").step)
+        assert len(cards._copies) > 1 and set(threading.enumerate()) > before
+    assert set(threading.enumerate()) == before and not model.streams.experts._lent
 
 
 def test_on_a_made_up_device_the_tokens_are_the_same(tiny_model: Model, plain: Said) -> None:
