@@ -119,7 +119,7 @@ def test_whoever_has_only_the_demo_is_told_of_the_real_model(tmp_path: Path) -> 
     )
     for text in (small, big):
         assert text.startswith("The real model, DeepSeek-V4.1-Flash, takes 510 GB on the drives (")
-        assert "free on that of" in text
+        assert "free on the drive of" in text
     assert "may take 1.00 GB" in small or "may take 1.0 GB" in small
     if "available" not in big:  # on a machine that has them
         assert "tokens a second once warm" in big and "Nothing of this machine was measured" in big
