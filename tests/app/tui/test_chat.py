@@ -130,7 +130,7 @@ async def test_stop_while_the_prompt_is_read_leaves_the_conversation_usable(tmp_
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.chat.conversation.running is None)
         await ask(pilot, "again")
-        assert "Better." in screen_text(app)
+        await wait_until(pilot, lambda: "Better." in screen_text(app))
 
 
 async def test_stop_while_loading_ends_the_loading_and_the_next_message_loads_again(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ async def test_stop_while_loading_ends_the_loading_and_the_next_message_loads_ag
         await wait_until(pilot, lambda: app.chat.conversation.running is not None)
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.chat.conversation.running is None)
-        assert "stopped by you" in screen_text(app)
+        await wait_until(pilot, lambda: "stopped by you" in screen_text(app))
         backend.let_open()
         await ask(pilot, "again")
-        assert backend.opened and "Here." in screen_text(app)
+        await wait_until(pilot, lambda: backend.opened and "Here." in screen_text(app))
 
 
 async def test_regenerate_makes_a_sibling_and_the_brackets_walk(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_regenerate_makes_a_sibling_and_the_brackets_walk(tmp_path: Path) 
         assert "First reply." not in screen_text(app)
         await pilot.press("ctrl+up", "left_square_bracket")
         await wait_until(pilot, lambda: "First reply." in screen_text(app))
-        assert "reply 1 of 2" in screen_text(app)
+        await wait_until(pilot, lambda: "reply 1 of 2" in screen_text(app))
         await pilot.press("ctrl+up", "right_square_bracket")
         await wait_until(pilot, lambda: "Second reply." in screen_text(app))
 
@@ -180,7 +180,7 @@ async def test_edit_makes_a_branch_with_its_price_and_the_old_one_stays(tmp_path
         await wait_until(pilot, lambda: app.chat.prompt.text == "question one")
         await wait_until(pilot, lambda: "edited: 6 tokens to read, 4 kept" in screen_text(app))
         await ask(pilot, "question two")
-        assert "To two." in screen_text(app) and "2 of 2" in screen_text(app)
+        await wait_until(pilot, lambda: "To two." in screen_text(app) and "2 of 2" in screen_text(app))
         transcript = app.chat.conversation.transcript
         assert {node.text for node in transcript.children(None)} == {"question one", "question two"}
 
@@ -202,7 +202,7 @@ async def test_the_price_is_shown_before_sending(tmp_path: Path) -> None:
     async with chat(tmp_path, backend) as (app, pilot):
         await pilot.press(*"hello")
         await wait_until(pilot, lambda: "214 tokens to read, 5,657 kept | about 4.0 s" in screen_text(app))
-        assert "warm" in screen_text(app)
+        await wait_until(pilot, lambda: "warm" in screen_text(app))
         assert backend.measured[-1].messages[-1].parts == ("hello",)  # type: ignore[union-attr]
         app.chat.prompt.set_text("")
         await wait_until(pilot, lambda: "tokens to read" not in screen_text(app))
@@ -237,7 +237,7 @@ async def test_a_prompt_that_is_refused_is_back_in_the_box_to_be_changed(tmp_pat
     async with chat(tmp_path, CueBackend(script)) as (app, pilot):  # type: ignore[arg-type]
         await ask(pilot, "too long")
         await wait_until(pilot, lambda: app.chat.prompt.text == "too long")
-        assert "the prompt has 70,000 tokens" in screen_text(app)
+        await wait_until(pilot, lambda: "the prompt has 70,000 tokens" in screen_text(app))
 
 
 async def test_drive_trouble_is_shown_once_and_kept_with_the_reply(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_drive_trouble_is_shown_once_and_kept_with_the_reply(tmp_path: Pat
         assert screen_text(app).count("nvme1 failed") == 1
         transcript_id = app.chat.conversation.transcript.id
     async with chat(tmp_path, CueBackend(), resume=transcript_id) as (app, pilot):
-        assert "! nvme1 failed" in screen_text(app)
+        await wait_until(pilot, lambda: "! nvme1 failed" in screen_text(app))
 
 
 async def test_a_reply_that_repeats_itself_is_noticed_while_it_runs(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ async def test_copying_the_reply_the_code_the_details_and_all(tmp_path: Path, mo
         assert CODE in app.clipboard and "> go" in app.clipboard and "seed " in app.clipboard
         app.run_action_id("copy_chat")
         assert app.clipboard == f"> go\n\n{CODE}"
-        assert "Conversation sent to" in screen_text(app)
+        await wait_until(pilot, lambda: "Conversation sent to" in screen_text(app))
 
 
 async def test_a_stopped_reply_can_be_copied(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_find_marks_counts_and_walks(tmp_path: Path) -> None:
         await ask(pilot, "what is a slot?")
         await pilot.press("ctrl+f", *"slot")
         await wait_until(pilot, lambda: "3 of 3" in screen_text(app))
-        assert "Another SLOT there." in screen_text(app)
+        await wait_until(pilot, lambda: "Another SLOT there." in screen_text(app))
         await pilot.press("shift+enter")
         await wait_until(pilot, lambda: "2 of 3" in screen_text(app) and "A slot here." in screen_text(app))
         await pilot.press("enter", "enter")  # around the end
@@ -385,11 +385,11 @@ async def test_keys_act_in_the_order_in_which_they_come_however_fast(tmp_path: P
 async def test_raw_shows_the_text_as_it_was_written(tmp_path: Path) -> None:
     async with chat(tmp_path, CueBackend(said("Some **bold** text."))) as (app, pilot):
         await ask(pilot, "go")
-        assert "Some bold text." in screen_text(app)
+        await wait_until(pilot, lambda: "Some bold text." in screen_text(app))
         await pilot.press("ctrl+up", "r")
-        assert "Some **bold** text." in screen_text(app)
+        await wait_until(pilot, lambda: "Some **bold** text." in screen_text(app))
         await pilot.press("r")
-        assert "Some bold text." in screen_text(app)
+        await wait_until(pilot, lambda: "Some bold text." in screen_text(app))
 
 
 async def test_think_sets_the_next_replies(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ async def test_a_folder_that_cannot_be_written_is_said_and_the_chat_goes_on(tmp_
     async with chat(tmp_path, CueBackend(said("Still here."))) as (app, pilot):
         await ask(pilot, "go")
         app.chat.check_saved()
-        assert "Still here." in screen_text(app) and "not saved" in screen_text(app)
+        await wait_until(pilot, lambda: "Still here." in screen_text(app) and "not saved" in screen_text(app))
         folder.unlink()  # and when it can be, it is
         app.chat.check_saved()
         await wait_until(pilot, lambda: "not saved" not in screen_text(app))
@@ -504,7 +504,7 @@ async def test_slash_commands_and_unknown_ones(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: "Thinking is low" in screen_text(app))
         await wait_until(pilot, lambda: app.chat.prompt.text == "")
         await pilot.pause()  # the box being emptied is no reason to take it away
-        assert "Thinking is low" in screen_text(app)
+        await wait_until(pilot, lambda: "Thinking is low" in screen_text(app))
         await send(pilot, "/nonsense")
         await wait_until(pilot, lambda: "There is no command /nonsense" in screen_text(app))
         assert not backend.turns
