@@ -30,11 +30,6 @@ Attach = Callable[[ExpertId, tuple[memoryview, ...]], T]
 """Makes what a caller works with out of the payloads of an expert's tensors, in the order of `EXPERT_PARTS`."""
 
 
-def as_views(key: ExpertId, views: tuple[memoryview, ...]) -> tuple[memoryview, ...]:
-    """The simplest attachment: the payloads themselves."""
-    return views
-
-
 class Resident(NamedTuple, Generic[T]):
     """An expert whose bytes are in memory."""
 

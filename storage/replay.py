@@ -99,11 +99,6 @@ class TierTally:
     n_promotions: int
     """Copied from memory to the card, prefill included."""
 
-    @property
-    def card_share(self) -> float:
-        """Share of the experts asked for that the card multiplied."""
-        return self.n_on_card / self.n_requests if self.n_requests else 0.0
-
 
 def replay_tiers(
     requests: Iterable[Request],

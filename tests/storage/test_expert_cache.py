@@ -11,7 +11,7 @@ import pytest
 from storage.batch import ReadRequest
 from storage.direct import DirectFile, IoMode
 from storage.errors import DirectReadsRefused, DriveError, UnknownTensor
-from storage.expert_cache import ExpertCache, Wave, as_views
+from storage.expert_cache import ExpertCache, Wave
 from storage.expert_layout import EXPERT_PARTS, ExpertLayout, expert_layout, expert_layouts
 from storage.extents import Extent
 from storage.headers import TensorEntry, read_header
@@ -23,6 +23,11 @@ from tests.storage.readers import MemoryReader, open_reader
 TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
 Tiny = tuple[dict[str, TensorEntry], dict[ExpertId, ExpertLayout]]
 N_LAYERS, N_EXPERTS, N_STAGES, N_DRAFT_EXPERTS = 8, 16, 3, 8  # tests/data/tiny-a/README.md
+
+
+def as_views(key: ExpertId, views: tuple[memoryview, ...]) -> tuple[memoryview, ...]:
+    """The simplest attachment: the payloads themselves."""
+    return views
 
 
 def layout_of(
