@@ -126,7 +126,8 @@ class Drafter:
         else:
             self._costs.add_verified(len(proposal.ids), now - self._proposed)
             self._calibration.learn(proposal.confidence[:n_drafts], verified.n_right)
-            self._wants_price = verified.n_right < n_drafts and self._costs.n_plain < _PRICES_WANTED
+            doubtful = self._costs.n_plain < _PRICES_WANTED or seconds < self._costs.plain_s
+            self._wants_price = verified.n_right < n_drafts and doubtful
             if verified.n_right == len(proposal.ids) == self._cap:
                 self._cap = self._most
         if proposal is None:

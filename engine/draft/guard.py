@@ -76,7 +76,11 @@ class _Stretch:
     """Tokens and seconds of rounds from before a plain token's price was known."""
 
     def add(self, n_tokens: int, seconds: float, plain_s: float) -> None:
-        """A round gave `n_tokens` in `seconds`, a plain token takes `plain_s`."""
+        """A round gave `n_tokens` in `seconds`, a plain token takes `plain_s`.
+
+        No round is cheaper than a plain token: where one seems so, the price is of a slower time, or of a stall.
+        """
+        seconds = max(seconds, plain_s)
         self.seconds += seconds
         self.worth_s += n_tokens * plain_s
         ahead = n_tokens - seconds / plain_s

@@ -279,6 +279,22 @@ def test_a_head_that_is_never_right_costs_under_three_percent_in_512_tokens(
         assert len(world.drafter.stats().pauses) <= 5
 
 
+@pytest.mark.parametrize("draft_s", [0.05, 0.15, 0.8])
+def test_a_stall_taken_for_the_price_of_a_plain_token_keeps_no_useless_drafts(draft_s: float) -> None:
+    # A wait that falls on a price makes every round seem cheap. Counted here is what rounds cost without the waits.
+    for seed in range(20):
+        world = World(lambda _: 1 / 512, draft_s, seed=seed, confidence=lambda _: 3.5, noise=0.2, stalls=0.03)
+        world.run(512)
+        assert sum(0.3 + draft_s * n for n in world.n_drafts if n) < 0.03 * 512
+
+
+def test_no_round_counts_as_cheaper_than_a_plain_token() -> None:
+    guard = Guard(0.6)
+    pauses = [guard.round(1, 0, 1, 1.0, 2.0) for _ in range(10)]  # one token for half the price of one: impossible
+    assert pauses[:9] == [None] * 9
+    assert pauses[9] is not None and pauses[9].reason == "0 of the last 10 drafts were right"
+
+
 def test_a_head_that_is_right_is_worth_nearly_what_it_is_without_a_guard() -> None:
     guarded = World(lambda _: 0.95, 0.1, confidence=lambda _: 2.0).run(512)
     unguarded = World(lambda _: 0.95, 0.1, confidence=lambda _: 2.0, mode="on").run(512)
