@@ -182,10 +182,16 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace], *, numerics: 
     experts: defaultdict[str, _Extents] = defaultdict(list)
     tables_bytes = n_tensors = embedding_row_bytes = row_bytes = 0
     draft_roles: set[str] = set()
+    last, extents = "\0", _Extents()  # an expert's tensors follow one another, and most tensors are experts'
     for name, dtype, n_dims, shard, begin, end in tensors:
         n_tensors += 1
+        if name.startswith(last):
+            extents.append((shard, begin, end))
+            continue
         if ".ffn.experts." in name:
-            experts[name.rsplit(".", 2)[0]].append((shard, begin, end))
+            key = name.rsplit(".", 2)[0]
+            last, extents = f"{key}.", experts[key]
+            extents.append((shard, begin, end))
             continue
         if name == "embed.weight":
             tables_bytes += end - begin
@@ -237,7 +243,7 @@ def _lie(extents: _Extents) -> _Layout:
     """How an expert's tensors lie to one another."""
     extents.sort()
     first, base, _ = extents[0]
-    return tuple(("" if shard == first else shard, begin - base, end - base) for shard, begin, end in extents)
+    return tuple([("" if shard == first else shard, begin - base, end - base) for shard, begin, end in extents])
 
 
 def _runs(layout: _Layout) -> list[int]:
@@ -267,10 +273,10 @@ def _require(
         if not there
     ]
     missing += [
-        f"layers.{layer}.ffn.experts.{expert}"
+        key
         for layer in range(config.n_layers)
         for expert in range(config.n_routed_experts)
-        if len(experts.get(f"layers.{layer}.ffn.experts.{expert}", ())) < _EXPERT_TENSORS
+        if len(experts.get(key := f"layers.{layer}.ffn.experts.{expert}", ())) < _EXPERT_TENSORS
     ]
     if missing:
         raise MissingParts(

@@ -68,7 +68,10 @@ class Popularity:
 
     def distinct(self, n_steps: float) -> float:
         """Distinct experts that so many steps ask for."""
-        return sum(n * _within(chance, n_steps) for chance, n in self._alike)
+        known = self._distinct.get(n_steps)
+        if known is None:
+            known = self._distinct[n_steps] = sum(n * _within(chance, n_steps) for chance, n in self._alike)
+        return known
 
     def hits(self, n_slots: int) -> float:
         """Share of the experts asked for that are in memory, once warm."""
@@ -102,6 +105,11 @@ class Popularity:
         """Hits of one step, once warm, for 0, 1, 2 ... E slots: concave."""
         sizes, found = self.kept
         return [*(_at(n, sizes, found) for n in range(len(self.chances))), float(self.n_used)]
+
+    @cached_property
+    def _distinct(self) -> dict[float, float]:
+        """By steps: layers with one law are asked the same, and so are the advice's other machines."""
+        return {}
 
     @cached_property
     def _alike(self) -> list[tuple[float, int]]:
