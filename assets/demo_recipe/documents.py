@@ -14,7 +14,7 @@ UNRELATED_PAST_SHARE = 0.15
 SYSTEM_SHARE = 0.05
 FOLLOW_TIMES = 3
 """Follow-ups are few, so each is seen this often in an epoch."""
-UNKNOWN_AN_EPOCH = 900
+UNKNOWN_AN_EPOCH = 2200
 SHORTENED = 0.75
 """Share of the trunk's documents that end soon after the answer has begun: the beginning decides which answer it is,
 and the rest is learned by heart from the whole ones."""
