@@ -1,7 +1,7 @@
 """Drafting against the clock, cold from the drive: a head that agrees, and one that never does.
 
 Usage: python -m tests.engine.draft_timing [--head knows|wrong] [--width N] [--tokens N] [--pairs N] [FOLDER]
-(FOLDER on the drive to be read)
+(FOLDER on the drive to be read), or with --model CHECKPOINT for a chat checkpoint's own answers to a few questions.
 
 Both checkpoints have the same trunk: whatever it reads, it says the successor of the last token in one long cycle, and
 every token routes to experts of its own. The head of the one knows the successors by its bigram pair; that of the other
@@ -32,6 +32,7 @@ from engine.model import Model
 from engine.streams import StreamSettings
 from storage.checkpoint import Checkpoint
 from tests.engine.drafting import GREEDY
+from tests.engine.write_golden import END_TURN, QUESTIONS, Chat
 from tests.maker import NO_TOWER, Geometry, Weight, find, make, poke
 from tests.maker.codes import encode_bf16
 
@@ -94,22 +95,26 @@ def _write_rows(folder: Path, name: str, rows: np.ndarray, to: Sequence[int], *,
 
 
 @contextmanager
-def decoding(folder: Path, drafts: DraftSettings, n_tokens: int) -> Iterator[Iterator[Event]]:
+def decoding(
+    folder: Path, drafts: DraftSettings, n_tokens: int, prompt: Sequence[int] = PROMPT, stop_ids: Sequence[int] = ()
+) -> Iterator[Iterator[Event]]:
     """The events of a turn; from an empty cache, past the page cache."""
     config = load_config(folder).config
     with Checkpoint.open(folder) as files:
         settings = StreamSettings(slots_per_layer=SLOTS, cache_rows=64, io="auto")
         model = Model.open(files, config, streams=settings, drafts=drafts.mode != "off")
         yield generate(
-            model, model.new_state(), PROMPT, sampler=GREEDY, max_tokens=n_tokens, stop_ids=(),
+            model, model.new_state(), prompt, sampler=GREEDY, max_tokens=n_tokens, stop_ids=stop_ids,
             drafter=make_drafter(model, drafts),
         )  # fmt: skip
         model.close()
 
 
-def decode(folder: Path, drafts: DraftSettings, n_tokens: int) -> tuple[list[int], TurnStats]:
+def decode(
+    folder: Path, drafts: DraftSettings, n_tokens: int, prompt: Sequence[int] = PROMPT, stop_ids: Sequence[int] = ()
+) -> tuple[list[int], TurnStats]:
     """Tokens, and figures of the turn."""
-    with decoding(folder, drafts, n_tokens) as coming:
+    with decoding(folder, drafts, n_tokens, prompt, stop_ids) as coming:
         events = list(coming)
     done = events[-1]
     assert isinstance(done, TurnDone)
@@ -162,6 +167,37 @@ def keep_step(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pai
     return _told(times, last, n_tokens)
 
 
+def answers(folder: Path, ways: dict[str, DraftSettings], n_tokens: int, n_pairs: int) -> dict[str, float]:
+    """Have a chat checkpoint answer `QUESTIONS` every way, one question after the other, `n_pairs` times; median
+    seconds of all answers, printed with what they were: every way has to say the same.
+    """
+    chat = Chat(folder)
+    begin, end = chat.id_of("<｜begin▁of▁sentence｜>"), chat.id_of(END_TURN)
+    prompts = [[begin, *chat.turn(asked[0])] for asked in QUESTIONS]
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    accepted, rounds, length = dict.fromkeys(ways, 0), dict.fromkeys(ways, 0), 0
+    for _ in range(n_pairs):
+        for some in times.values():
+            some.append(0.0)
+        for prompt in prompts:
+            said: list[list[int]] = []
+            for name, settings in ways.items():
+                tokens, stats = decode(folder, settings, n_tokens, prompt, (end,))
+                said.append(tokens)
+                times[name][-1] += stats.decode_s
+                if stats.draft is not None:
+                    accepted[name] += stats.draft.accepted
+                    rounds[name] += stats.draft.rounds
+            assert all(tokens == said[0] for tokens in said), "the ways differ"
+            length += len(said[0])
+    medians = {name: statistics.median(some) for name, some in times.items()}
+    for name, some in times.items():
+        each = " ".join(f"{seconds:.2f}" for seconds in some)
+        drafts = f", {accepted[name] / rounds[name]:.2f} drafts right a round" if rounds[name] else ""
+        print(f"  {name:<10} {length / n_pairs / medians[name]:6.1f} tokens/s  [{each}]{drafts}")
+    return medians
+
+
 def _told(times: dict[str, list[float]], last: dict[str, TurnStats], n_tokens: int) -> dict[str, float]:
     medians = {name: statistics.median(some) for name, some in times.items()}
     for name, some in times.items():
@@ -182,9 +218,14 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=WIDE.dim, help="of the model and of its experts")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--model", type=Path, help="a chat checkpoint to answer instead")
     options = parser.parse_args()
     knows = options.head == "knows"
     ways = {"off": DraftSettings(mode="off"), "auto": DraftSettings()}
+    if options.model is not None:
+        medians = answers(options.model, ways, options.tokens, options.pairs)
+        print(f"with drafts an answer takes {medians['auto'] / medians['off']:.3f} times as long as without")
+        return int(medians["auto"] >= medians["off"])
     if knows:
         ways["always 5"] = DraftSettings(mode="on")
     with tempfile.TemporaryDirectory(dir=options.folder) as root:

@@ -46,7 +46,8 @@ LONG = (
 WANTED = 3
 """Short conversations taken."""
 
-_END_TURN = "<｜end▁of▁sentence｜>"
+END_TURN = "<｜end▁of▁sentence｜>"
+"""Control token that ends an answer."""
 
 
 class Chat:
@@ -129,7 +130,7 @@ def answered(oracle: Oracle, first: int, end: int, most: int) -> list[int]:
 
 def conversation(folder: Path, chat: Chat, questions: Sequence[str]) -> list[int]:
     """Prompt of the last question, behind the earlier ones with the answers that the model gives them."""
-    end = chat.id_of(_END_TURN)
+    end = chat.id_of(END_TURN)
     ids = [chat.id_of("<｜begin▁of▁sentence｜>")]
     for question in questions[:-1]:
         ids += chat.turn(question)
