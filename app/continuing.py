@@ -8,8 +8,9 @@ must not stand in the conversation for ever.
 from collections.abc import Callable
 
 from app.backends.base import Backend, TurnRequest
-from app.command_words import LATEST
+from app.command_words import CONTINUE, LATEST
 from app.errors import TranscriptMissing, UsageError
+from app.slips import asked
 from app.transcripts.records import Node
 from app.transcripts.reply import ReplyWriter
 from app.transcripts.session import ChatSession
@@ -21,14 +22,20 @@ from engine.prompt import UserMessage
 from engine.sampler_settings import SamplerSettings
 
 
-def open_continued(name: str, store: TranscriptStore | None = None) -> Transcript:
-    """The transcript that `--continue` names.
+def open_continued(name: str, question: str = "", store: TranscriptStore | None = None) -> Transcript:
+    """The transcript that `--continue` names; `question` is what stands behind it, which the name may belong to.
 
     Raises: TranscriptMissing when there is none; TranscriptError when it cannot be read, or another window has it.
     """
     store = store or user_store()
     if name != LATEST:
-        transcript = store.open(name)
+        try:
+            transcript = store.open(name)
+        except TranscriptMissing as error:
+            meant = asked([name, *([question] if question else [])])
+            raise TranscriptMissing(
+                str(error), hint=f"{error.hint} A question stands before the option, or in quotes: {meant} {CONTINUE}"
+            ) from error
     else:
         latest = store.latest()
         if latest is None:

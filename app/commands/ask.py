@@ -77,7 +77,8 @@ def run(
         str | None,
         Parameter(
             name="--continue",
-            help="Go on with this saved conversation; without an ID the latest, without a question its cut-off reply.",
+            help="Go on with this saved conversation, [ID] or the latest; without a question with its cut-off reply. "
+            "One word behind it is an ID: a question stands before it, or in quotes.",
         ),
     ] = None,
     replay: Annotated[bool, Parameter(help="With --continue: read it all again, as one prompt.")] = False,
@@ -241,7 +242,7 @@ def go_on_with(options: AskOptions, settings: Settings, choice: ModelChoice, req
     Raises: what `open_continued` raises; UsageError without a question where no reply was cut off.
     """
     assert options.continued is not None
-    transcript = open_continued(options.continued)
+    transcript = open_continued(options.continued, options.question)
     effort = request.effort if options.think is not None else last_effort(transcript, request.effort)
     most = options.max_tokens or settings.max_tokens or default_max_tokens(effort)
     return Continuation(

@@ -26,6 +26,8 @@ _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 """Without the letters and digits that are read as each other."""
 _ID_LENGTH = 10
 _COPY_BYTES = 1 << 20
+_MOST_NEAR = 3
+"""Ids that are offered for a mistyped one."""
 
 
 class TranscriptStore:
@@ -90,17 +92,14 @@ class TranscriptStore:
         if fitting:
             some = ", ".join(one_line(name) for name in sorted(fitting)[:5])
             raise TranscriptMissing(
-                f"{len(fitting)} transcripts begin with {one_line(transcript_id)}", hint=f"Give more of one: {some}"
+                f"{len(fitting)} transcripts begin with {one_line(transcript_id)}", hint=f"Give more of one: {some}."
             )
         # What was given is the beginning of an id, so it is compared with beginnings.
-        begins = {name[: len(transcript_id)]: name for name in paths}
-        near = [begins[one] for one in get_close_matches(transcript_id.lower(), list(begins), n=1, cutoff=0.5)]
-        hint = f"Did you mean {one_line(near[0])}?" if near else "`artesian transcripts list` shows them all."
+        begins = {name[: len(transcript_id)]: name for name in sorted(paths)}
+        near = [begins[one] for one in get_close_matches(transcript_id.lower(), list(begins), n=_MOST_NEAR, cutoff=0.5)]
+        meant = " or ".join(map(one_line, near))
+        hint = f"Did you mean {meant}?" if near else "`artesian transcripts list` shows them all."
         raise TranscriptMissing(f"there is no transcript {one_line(transcript_id)}", hint=hint)
-
-    def has_beginning(self, beginning: str) -> bool:
-        """Whether the id of some transcript begins so. Raises: OSError when the folder cannot be read."""
-        return any(name.startswith(beginning.lower()) for name in self._paths())
 
     def rename(self, transcript_id: str, title: str) -> None:
         """Give it a title, on the drive when this returns. Raises: as `open`; TranscriptError when it is not saved."""

@@ -80,13 +80,17 @@ def messages(transcript_id: str) -> list[Node]:
         (["ask", "--continue", "why?"], ["ask", "--continue=latest", "why?"]),
         (["ask", "--continue", "ab2cdefgh3", "why?"], ["ask", "--continue=ab2cdefgh3", "why?"]),
         (["ask", "--continue=ab2", "why?"], ["ask", "--continue=ab2", "why?"]),
-        (["ask", "--continue", "understand", "me"], ["ask", "--continue=latest", "understand", "me"]),
+        (["ask", "--continue", "and then?"], ["ask", "--continue=latest", "and then?"]),
+        (["ask", "--continue", "I'm", "lost"], ["ask", "--continue=latest", "I'm", "lost"]),
+        (["ask", "--continue", "warum", "größer"], ["ask", "--continue=warum", "größer"]),
+        (["ask", "--continue", "größer", "warum"], ["ask", "--continue=latest", "größer", "warum"]),
         (["ask", "--", "--continue"], ["ask", "--", "--continue"]),
         (["ask", "--continue", "4ahf", "why?"], ["ask", "--continue=4ahf", "why?"]),
+        (["ask", "--continue", "zz", "hi"], ["ask", "--continue=zz", "hi"]),
+        (["ask", "what", "then?", "--continue"], ["ask", "what", "then?", "--continue=latest"]),
         (["--debug", "ask", "--continue", "4AHF"], ["--debug", "ask", "--continue=4AHF"]),
         (["ask", "--continue", "4ah", "4ah"], ["ask", "--continue=4ah", "4ah"]),
-        (["ask", "--continue", "4a", "why?"], ["ask", "--continue=latest", "4a", "why?"]),
-        (["ask", "--continue", "4ahg", "why?"], ["ask", "--continue=latest", "4ahg", "why?"]),
+        (["ask", "--continue", "-"], ["ask", "--continue=latest", "-"]),
         (["ask", "--continue", "--seed", "4ahf"], ["ask", "--continue=latest", "--seed", "4ahf"]),
         (["--continue"], ["--continue=latest"]),
         (["--continue", "4a", "--plain"], ["--continue=4a", "--plain"]),
@@ -96,7 +100,7 @@ def messages(transcript_id: str) -> list[Node]:
     ],
 )
 def test_what_is_gone_on_with_is_named(words: list[str], taken: list[str]) -> None:
-    assert name_continued(words, lambda beginning: "4ahfk2mnp7".startswith(beginning.lower())) == taken
+    assert name_continued(words) == taken
 
 
 @pytest.fixture
@@ -116,12 +120,27 @@ def test_the_beginning_of_an_id_names_the_conversation(use_backend: Use, capsys:
     assert main(["ask", "--continue", "4ahf", "and", "then?"]) == 0
     named = backend.requests[-1].messages
     assert named == (UserMessage(parts=("I am 4ahfk2mnp7",)), UserMessage(parts=("and then?",)))
-    assert main(["ask", "--continue", "what", "then?"]) == 0
+    assert main(["ask", "--continue", "what then?"]) == 0
     asked = backend.requests[-1].messages[-1]
     assert asked == UserMessage(parts=("what then?",))
     capsys.readouterr()
     assert main(["ask", "--continue", "4ah", "and then?"]) == 2
     assert "2 transcripts begin with 4ah" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_three_of_them")
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("zz3", "zz2cdefgh3"), ("4ahc", "4ahfk2mnp7 or 4ahbk2mnp7"), ("4ahfk2mnpz", "4ahfk2mnp7 or 4ahbk2mnp7")],
+)
+def test_a_mistyped_id_is_no_part_of_the_question(use_backend: Use, capsys: Output, name: str, near: str) -> None:
+    backend = ScriptedBackend(_REPLY)
+    use_backend(backend)
+    assert main(["ask", "--continue", name, "hi"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and not backend.requests
+    told = f"there is no transcript {name}\n  Did you mean {near}? A question stands before the option, or in quotes: "
+    assert f'{told}artesian ask "{name} hi" --continue\n' in err
 
 
 @pytest.mark.usefixtures("_three_of_them")
@@ -146,7 +165,7 @@ def test_a_question_goes_on_with_the_conversation_and_both_are_saved(
 ) -> None:
     backend = Stateful(_REPLY)
     use_backend(backend)
-    assert main(["ask", "--continue", *([begun] if named else []), "and", "then?"]) == 0
+    assert main(["ask", "--continue", *([begun, "and", "then?"] if named else ["and then?"])]) == 0
     assert capsys.readouterr().out == "Hello\n"
     asked = (UserMessage(parts=("hi",)), AssistantMessage(text="Hello", ids=(7,)), UserMessage(parts=("and then?",)))
     assert backend.requests[-1].messages == asked
@@ -158,7 +177,7 @@ def test_a_question_goes_on_with_the_conversation_and_both_are_saved(
 
 def test_without_a_question_a_reply_that_was_cut_goes_on(use_backend: Use, begun: str) -> None:
     use_backend(ScriptedBackend((*_REPLY[:-1], turn_done("stopped"))))
-    assert main(["ask", "--continue", "more"]) == 130
+    assert main(["ask", "more", "--continue"]) == 130
     backend = Stateful(_REPLY)
     use_backend(backend)
     assert main(["ask", "--continue"]) == 0
@@ -182,7 +201,7 @@ def test_a_question_that_cannot_be_run_is_not_saved(use_backend: Use, begun: str
 
 def test_a_turn_that_fails_keeps_question_and_text(use_backend: Use, begun: str) -> None:
     use_backend(ScriptedBackend(_REPLY[:-1], failure=PromptError("it broke")))
-    assert main(["ask", "--continue", "more"]) == 2
+    assert main(["ask", "more", "--continue"]) == 2
     *_, asked, reply = messages(begun)
     assert (asked.text, reply.text, reply.status, reply.error) == ("more", "Hello", "failed", "it broke")
 
@@ -197,11 +216,11 @@ def test_the_state_is_saved_when_asked_for_and_restored_when_it_is_there(
     assert first.restored == [] and state.exists()
     assert first.saved[0].messages[-1] == AssistantMessage(text="Hello", ids=(7,))
     use_backend(second)
-    assert main(["ask", "--continue", "two"]) == 0
+    assert main(["ask", "two", "--continue"]) == 0
     assert second.restored == [state] and second.saved == []
     capsys.readouterr()
     use_backend(third)
-    assert main(["ask", "--continue", "three"]) == 0
+    assert main(["ask", "three", "--continue"]) == 0
     out, err = capsys.readouterr()
     assert out == "Hello\n" and "the saved state is damaged: a bit. It is read again.\n" in err
 
@@ -227,7 +246,7 @@ def test_replay_asks_for_everything_to_be_read_again(use_backend: Use, begun: st
         (["--save-state", "hi"], "--save-state has no effect without --continue"),
         (["--continue", "--raw", "hi"], "--raw cannot be used with --continue"),
         (["--continue", "--system", "x", "hi"], "--system cannot be used with --continue"),
-        (["--continue", "hi"], "there is no conversation to go on with"),
+        (["hi", "--continue"], "there is no conversation to go on with"),
         (["--continue", "ab2cdefgh3", "hi"], "there is no transcript ab2cdefgh3"),
     ],
 )

@@ -81,7 +81,7 @@ def test_an_id_that_fits_none_or_several_is_wrong_use_with_advice(capsys: Output
     code, _, err = _run(capsys, "show", "abc")
     assert code == 2 and "2 transcripts begin with abc" in err and "abc1, abc2" in err
     code, _, err = _run(capsys, "show", "abd1")
-    assert code == 2 and "Did you mean abc1?" in err
+    assert code == 2 and "Did you mean abc1 or abc2?" in err  # the nearest first
     code, _, err = _run(capsys, "show", "??")
     assert code == 2 and "transcripts list" in err
 
