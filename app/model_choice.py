@@ -59,9 +59,14 @@ def require_folder(choice: ModelChoice) -> None:
     require_config(choice.folder)
 
 
+def holds_config(folder: Path) -> bool:
+    """Whether a folder has a config in either place, even one that leads nowhere."""
+    return any(path.exists() or path.is_symlink() for path in (folder / "config.json", folder / _INNER_CONFIG))
+
+
 def require_config(folder: Path) -> None:
     """Raises: ConfigError when a folder has no config, with what it holds instead."""
-    if not any(path.exists() or path.is_symlink() for path in (folder / "config.json", folder / _INNER_CONFIG)):
+    if not holds_config(folder):
         raise ConfigError(f"{folder} holds no config.json, so no checkpoint", hint=no_checkpoint_hint(folder))
 
 

@@ -1,6 +1,5 @@
 """`artesian audit`: is this checkpoint whole and what it says it is? Decided from headers; no payload is read."""
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -9,15 +8,22 @@ from cyclopts import Parameter
 
 from app.errors import UsageError
 from app.exits import ExitCode
+from app.model_choice import holds_config
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
+from app.slips import no_checkpoint_hint
 from engine.audit import CheckResult, Outcome, Report, audit
-from storage.errors import DriveError, MissingFolder
+from engine.errors import ConfigError
+from storage.errors import DriveError, MissingFolder, NoIndex
 from storage.headers import TensorEntry
 from storage.inspection import inspect
+from storage.inventory import Inventory
 
 SHOWN_FAULTS = 5
 """Faults printed per check; `--json` carries more."""
+
+_MANY_BLIND = 4
+"""Checks that wait for one and the same thing are counted from this many on: a wrong config blinds fifty."""
 
 _WORDS = {Outcome.PASS: "pass", Outcome.FAIL: "FAIL", Outcome.UNDECIDED: "open"}
 
@@ -40,7 +46,7 @@ def run(
     """Check from the shard headers whether a checkpoint is whole.
 
     The exit code is CHECKPOINT when a check failed, DEVICE when files could not be read, DONE otherwise.
-    Raises: UsageError for an option that cannot be used, MissingFolder when there is nothing to look at.
+    Raises: UsageError for an option that cannot be used, MissingFolder or ConfigError when there is nothing to look at.
     """
     if expect_fp8_block < 1:
         raise UsageError(f"--expect-fp8-block must be at least 1, not {expect_fp8_block}")
@@ -56,9 +62,12 @@ def run(
         if more.resolve() == folder.resolve() or splits.count(more) > 1:
             raise UsageError(f"--split {one_line(str(more))} was named before", hint="Each folder is named once.")
     if list_pattern is not None:
-        print(_listing(folder, splits, list_pattern, as_json=json_output))
+        inventory = inspect(folder, splits=splits)
+        _require_checkpoint(inventory)
+        print(_listing(inventory, list_pattern, as_json=json_output))
         return ExitCode.DONE
     report = audit(folder, splits=splits, config=config, require_complete=require_complete, fp8_block=expect_fp8_block)
+    _require_checkpoint(report.inventory)
     print(envelope("audit", report.as_json()) if json_output else "\n".join(_lines(report)))
     if report.sound:
         return ExitCode.DONE
@@ -66,9 +75,20 @@ def run(
     return ExitCode.DEVICE if refused else ExitCode.CHECKPOINT
 
 
-def _listing(folder: Path, splits: Sequence[Path], pattern: str, *, as_json: bool) -> str:
+def _require_checkpoint(inventory: Inventory) -> None:
+    """Raises: ConfigError for a folder with nothing of a checkpoint in it, of which there is nothing to report."""
+    has_index = not isinstance(inventory.index_error, NoIndex)
+    if not (has_index or inventory.shards or inventory.unfinished or holds_config(inventory.folder)):
+        folder = inventory.folder
+        raise ConfigError(
+            f"{one_line(str(folder))} holds no config.json, no index and no .safetensors file, so no checkpoint",
+            hint=no_checkpoint_hint(folder),
+        )
+
+
+def _listing(inventory: Inventory, pattern: str, *, as_json: bool) -> str:
     """The tensors whose names match, in order of shard and offset: name, dtype, shape, shard, offset, bytes."""
-    tensors = [entry for name, entry in inspect(folder, splits=splits).tensors.items() if fnmatchcase(name, pattern)]
+    tensors = [entry for name, entry in inventory.tensors.items() if fnmatchcase(name, pattern)]
     tensors.sort(key=lambda entry: (entry.extent.shard, entry.extent.offset))
     if as_json:
         return envelope("tensors", {"pattern": pattern, "tensors": [_as_json(entry) for entry in tensors]})
@@ -99,7 +119,11 @@ def _as_json(entry: TensorEntry) -> dict[str, object]:
 
 
 def _lines(report: Report) -> list[str]:
-    """The report for a person: what lies there, what it is for, then one line a check."""
+    """The report for a person: what lies there, what it is for, then one line a check.
+
+    Checks that all wait for the same thing, which is no shard that may still come, are one line together.
+    """
+    inventory = report.inventory
     lines = [table(_facts(report)), ""]
     if report.groups:
         rows = [("tensors", "bytes", "", "for")]
@@ -110,8 +134,16 @@ def _lines(report: Report) -> list[str]:
             rows.append((f"{n_tensors:,}", f"{n_bytes:,}", size(n_bytes), what))
         lines += [table(rows, right=(0, 1, 2)), ""]
     lines += _shards_to_fetch(report)
+    blind: dict[tuple[str, ...], list[CheckResult]] = {}
     for check in report.checks:
-        lines += _check_lines(check)
+        if check.outcome is Outcome.UNDECIDED and not check.notes and set(check.waiting).isdisjoint(inventory.shards):
+            blind.setdefault(check.waiting, []).append(check)
+    for check in report.checks:
+        if len(blind.get(check.waiting, ())) < _MANY_BLIND:
+            lines += _check_lines(check)
+    for waiting, checks in blind.items():
+        if len(checks) >= _MANY_BLIND:
+            lines.append(f"open  {len(checks)} checks wait for {_some(waiting)}; --json names them")
     counts = ", ".join(f"{report.count(outcome)} {word}" for outcome, word in _COUNTED)
     return [*lines, "", f"{len(report.checks)} checks: {counts}"]
 

@@ -156,9 +156,36 @@ def test_no_folder_exits_4_with_a_hint(tmp_path: Path, capsys: Output) -> None:
     assert out == "" and "is not there" in err and "Give the folder" in err
 
 
-def test_an_empty_folder_exits_4(tmp_path: Path, capsys: Output) -> None:
+@pytest.mark.parametrize("more", [[], ["--json"], ["--list", "*"]])
+def test_a_folder_that_is_no_checkpoint_is_one_error_and_not_a_report(
+    tmp_path: Path, capsys: Output, more: list[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("nothing of a model")
+    assert main(["audit", str(tmp_path), *more]) == 4
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 2
+    assert "holds no config.json, no index and no .safetensors file, so no checkpoint\n" in err
+    assert "Name the folder that holds config.json" in err
+
+
+def test_a_checkpoint_below_is_named_instead(tiny: Path, capsys: Output) -> None:
+    assert main(["audit", str(tiny.parent)]) == 4
+    assert f"There is a checkpoint in {tiny}: name that folder." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", ["{}", '{"name": "a web page", "version": 2}', "not JSON"])
+def test_what_waits_for_the_config_of_another_program_is_counted_and_not_listed(
+    tmp_path: Path, capsys: Output, config: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    checks = json_of(capsys, tmp_path)["checks"]
+    assert isinstance(checks, list)
+    blind = [one for one in checks if one["outcome"] == "undecided" and "config" in one["waiting"][0]]
     assert main(["audit", str(tmp_path)]) == 4
-    assert "no config.json and no inference/config.json" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    counted = [line.split() for line in out.splitlines() if "checks wait for" in line]
+    listed = sum(f"  {one['check']} " in out for one in blind)
+    assert sum(int(words[1]) for words in counted) + listed == len(blind) > 40 and listed < 4
 
 
 def test_a_drive_that_does_not_answer_exits_5(tiny: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
