@@ -15,6 +15,7 @@ from storage.errors import (
     MissingShard,
     NoIndex,
     NoShards,
+    RenamedShard,
     StorageError,
     TruncatedShard,
     UnsafeShardName,
@@ -49,6 +50,9 @@ def _index(view: View) -> Iterator[Finding]:
         yield Waiting(what="an index")
     elif error is not None:
         yield _fault(error)
+    for problem in inventory.problems:  # a header prefix may have any name
+        if isinstance(problem.error, RenamedShard) and problem.error.found not in view.prefixes:
+            yield _fault(problem.error)
     if inventory.index is None:
         return
     for record in view.records():
@@ -117,7 +121,10 @@ def _once(view: View) -> Iterator[Finding]:
         if isinstance(problem.error, DuplicateTensor):
             yield _fault(problem.error)
         elif isinstance(problem.error, DuplicateShard):
-            yield Note(text=f"{problem.error}; counted once here, but a chat refuses it: remove one of the two")
+            if problem.error.shard in view.prefixes:
+                yield Note(text=f"{problem.error}; counted once here, but a chat refuses it: remove one of the two")
+            else:
+                yield _fault(problem.error)
 
 
 CHECKS = (
@@ -130,5 +137,5 @@ CHECKS = (
     Check(name="files.sizes", title="every shard is there, header and data to the byte", judge=_sizes, derived=False),
     Check(name="files.names", title="shard names stay inside the folder", judge=_names, derived=False),
     Check(name="files.headers", title="every shard has a readable header", judge=_headers, derived=False),
-    Check(name="files.once", title="no tensor is in two different shards", judge=_once, derived=False),
+    Check(name="files.once", title="no shard is there twice, no tensor in two shards", judge=_once, derived=False),
 )

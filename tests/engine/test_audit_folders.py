@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.audit import Outcome, Report, audit
+from storage.checkpoint import inspect, refusal
 from tests.engine.audit_files import INDEX, TINY, copy_of_tiny, edit_header, edit_json, keep_beginnings, shard
 from tests.engine.test_audit_faults import failing, faults, undecided
 
@@ -162,11 +163,35 @@ def test_two_shards_cut_at_one_size_among_larger_ones_are_no_prefixes(tiny: Path
 # Copies, links, strangers
 
 
-def test_a_copy_of_a_shard_is_counted_once_and_said(tiny: Path) -> None:
+def refused_by_a_run(folder: Path) -> str:
+    error = refusal(inspect(folder))
+    return str(error) if error is not None else ""
+
+
+def test_a_copy_of_a_shard_is_counted_once_and_fails_as_a_run_refuses_it(tiny: Path) -> None:
     shutil.copyfile(tiny / shard(7), tiny / "zz.safetensors")
-    report = audit(tiny, require_complete=True)
-    assert report.sound and report.n_tensors == 1299
-    assert "zz.safetensors is a duplicate of model-00007-of-00016.safetensors" in notes(report, "files.once")
+    report = audit(tiny)
+    assert failing(report) == {"files.once"} and report.n_tensors == 1299
+    (fault,) = faults(report, "files.once")
+    assert fault.message == refused_by_a_run(tiny)
+    assert fault.message.startswith("zz.safetensors is a duplicate of model-00007-of-00016.safetensors")
+    assert fault.hint.startswith("Move one of the two")
+
+
+def test_a_copy_of_a_header_prefix_is_only_noted(tiny: Path) -> None:
+    keep_beginnings(tiny, HEADER_BYTES)
+    shutil.copyfile(tiny / shard(7), tiny / "zz.safetensors")
+    report = audit(tiny)
+    assert failing(report) == set() and "zz.safetensors is a duplicate" in notes(report, "files.once")
+
+
+def test_a_shard_under_another_name_fails_as_a_run_refuses_it(tiny: Path) -> None:
+    (tiny / shard(7)).rename(tiny / "seven.safetensors")
+    report = audit(tiny)
+    assert failing(report) == {"index.agrees"}
+    (fault,) = faults(report, "index.agrees")
+    assert fault.message == refused_by_a_run(tiny)
+    assert fault.hint == f"Rename the file to {shard(7)}."
 
 
 def test_the_same_tensors_under_another_header_are_refused_with_both_files(tiny: Path) -> None:
