@@ -84,7 +84,8 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _require_number(name: str, value: float, in_range: bool, range_text: str) -> None:
-    if isinstance(value, bool) or not math.isfinite(value) or not in_range:
+    # The range first: of an integer with hundreds of digits `isfinite` would make a float, and fail.
+    if isinstance(value, bool) or not in_range or not math.isfinite(value):
         raise SamplerSettingsError(f"{name} is {value}, it must be {range_text}")
 
 

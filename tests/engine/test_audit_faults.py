@@ -428,6 +428,7 @@ def test_any_header_index_and_config_is_judged(tmp_path_factory: pytest.TempPath
         ("tokenizer.json", '{"model": {"type": "Unigram"}}', "text.tokenizer", "'BPE' is needed"),
         ("generation_config.json", "[]", "text.sampling", "not a JSON object"),
         ("generation_config.json", '{"temperature": 9}', "text.sampling", "it must be 0 to 2"),
+        ("generation_config.json", f'{{"top_p": 1{"0" * 400}}}', "text.sampling", "it must be above 0, up to 1"),
     ],
 )
 def test_a_small_file_a_chat_would_refuse_fails_its_check(
@@ -444,6 +445,14 @@ def test_a_tokenizer_of_a_larger_model_fails(tiny: Path) -> None:
     edit_json(tiny / "tokenizer.json", lambda file: file["added_tokens"][-1].update(id=vocab_size))
     (fault,) = faults(audit(tiny), "text.tokenizer")
     assert (fault.found, fault.expected) == (vocab_size, vocab_size - 1)
+
+
+def test_a_tokenizer_that_the_library_refuses_fails(tiny: Path) -> None:
+    """A merge into a token that the vocabulary has not: well-formed JSON, and no chat can open it."""
+    edit_json(tiny / "tokenizer.json", lambda file: file["model"]["merges"].append(["Z", "Zq"]))
+    report = audit(tiny)
+    assert failing(report) == {"text.tokenizer"}
+    assert "tokenizer.json: not a usable tokenizer: " in faults(report, "text.tokenizer")[0].message
 
 
 def test_a_tokenizer_that_is_not_there_yet_is_waited_for(tiny: Path) -> None:

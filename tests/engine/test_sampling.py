@@ -295,7 +295,13 @@ def test_a_broken_generation_config_is_a_typed_error(tmp_path: Path, content: st
         default_settings(tmp_path)
 
 
-@pytest.mark.parametrize("content", ['{"temperature": 7}', '{"top_k": "many"}', '{"top_p": true}', '{"top_k": 1.5}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"temperature": 7}', '{"top_k": "many"}', '{"top_p": true}', '{"top_k": 1.5}',
+        f'{{"temperature": 1{"0" * 400}}}', f'{{"top_k": 1{"0" * 400}}}', '{"min_p": NaN}', '{"top_p": -Infinity}',
+    ],
+)  # fmt: skip
 def test_a_bad_value_in_a_generation_config_is_named_with_the_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "generation_config.json").write_text(content)
     with pytest.raises(ConfigError, match=r"generation_config\.json"):
