@@ -71,7 +71,7 @@ class Planned:
     abilities: Abilities = ABILITIES
 
 
-def read_model(path: Path, splits: Sequence[Path] = ()) -> Model:
+def read_model(path: Path, splits: Sequence[Path] = (), *, numerics: str | None = None) -> Model:
     """The model of a checkpoint folder, of a folder of header prefixes, or of a config file alone.
 
     What no header says is taken from the config. Raises: ConfigError; OSError when a folder cannot be listed.
@@ -80,10 +80,11 @@ def read_model(path: Path, splits: Sequence[Path] = ()) -> Model:
     loaded = load_config(path.parent, config=path) if is_file else load_config(path)
     folder = path.parent if is_file else path
     with _no_collecting():
-        return _read_model(folder, loaded, read_outline(() if is_file else (folder, *splits)))
+        outline = read_outline(() if is_file else (folder, *splits))
+        return _read_model(folder, loaded, outline, numerics or "exact")
 
 
-def released_model(folder: Path) -> Model:
+def released_model(folder: Path, *, numerics: str | None = None) -> Model:
     """The released model, with nothing of it at hand but its published widths; `folder` is where it would lie.
 
     Without the image tower, which no text needs. Takes half a second.
@@ -93,7 +94,7 @@ def released_model(folder: Path) -> Model:
 
     config = slice_config(RELEASED_LAYERS, n_classes=RELEASED_CLASSES, n_stages=RELEASED_STAGES)
     with _no_collecting():
-        sizes = footprint(config, expected_places(config))
+        sizes = footprint(config, expected_places(config), numerics=numerics or "exact")
     nothing = Outline(shards=(), refused=(), headers=(), marks={})
     note = "Nothing of it was looked at: its sizes follow from the published widths, the drive is your home's."
     return Model(folder=folder, sources=(), footprint=sizes, outline=nothing, note=note)
@@ -112,15 +113,15 @@ def _no_collecting() -> Iterator[None]:
             gc.enable()
 
 
-def _read_model(folder: Path, loaded: LoadedConfig, outline: Outline) -> Model:
+def _read_model(folder: Path, loaded: LoadedConfig, outline: Outline, numerics: str) -> Model:
     config = loaded.config
     note = ""
     try:
-        sizes = footprint(config, outline.tensors())
+        sizes = footprint(config, outline.tensors(), numerics=numerics)
     except MissingParts:
         found = {name for name, *_ in outline.tensors()}
         rest = [place for place in expected_places(config) if place[0] not in found]
-        sizes = footprint(config, [*outline.tensors(), *rest])
+        sizes = footprint(config, [*outline.tensors(), *rest], numerics=numerics)
         note = f"{len(found):,} tensors are known by their headers; the sizes of {len(rest):,} follow from the config."
     return Model(folder=folder, sources=loaded.sources, footprint=sizes, outline=outline, note=note)
 
@@ -196,5 +197,7 @@ def shares_of(profile: "UsageProfile", layers: Iterable[int]) -> dict[int, list[
 
 def plan_for(facts: MachineFacts, sizes: Footprint, wishes: Wishes, shares: Mapping[int, Sequence[float]]) -> Planned:
     """The plan for these. Raises: PlanError."""
-    plan = make_plan(facts, sizes, wishes, ABILITIES, shares)
-    return Planned(facts=facts, footprint=sizes, wishes=wishes, shares=shares, plan=plan)
+    # Drafts could change an answer in `reference`, so there they are made only when asked for.
+    abilities = replace(ABILITIES, drafts=sizes.numerics == "exact" or wishes.drafting == "on")
+    plan = make_plan(facts, sizes, wishes, abilities, shares)
+    return Planned(facts=facts, footprint=sizes, wishes=wishes, shares=shares, plan=plan, abilities=abilities)

@@ -84,8 +84,13 @@ class Footprint:
     n_tensors: int
     has_draft: bool
     """Whether the draft head is there in full."""
-    kv_value_bytes: int = KV_BYTES["exact"]
-    """Of one stored value of a key."""
+    numerics: str = "exact"
+    """The mode it is to be run in."""
+
+    @property
+    def kv_value_bytes(self) -> int:
+        """One stored value of a key."""
+        return KV_BYTES[self.numerics]
 
     @property
     def trunk(self) -> Weights:
@@ -227,7 +232,7 @@ def footprint(config: ModelConfig, tensors: Iterable[TensorPlace], *, numerics: 
         embedding_row_bytes=embedding_row_bytes,
         n_tensors=n_tensors,
         has_draft=_has_draft(config, draft_roles, experts),
-        kv_value_bytes=KV_BYTES[numerics],
+        numerics=numerics,
     )
 
 

@@ -86,7 +86,12 @@ def run(
     wishes = make_wishes(
         memory or MemoryOptions(), settings, reading, chunk_tokens=chunk_tokens, drafting=drafting.mode
     )
-    known = released_model(choice.folder) if released else read_model(choice.folder, reading.splits)
+    mode = settings.numerics
+    known = (
+        released_model(choice.folder, numerics=mode)
+        if released
+        else read_model(choice.folder, reading.splits, numerics=mode)
+    )
     facts = gather_facts((known.folder, *reading.splits, *reading.mirrors), RateBook(rates_file()))
     if what_if is not None:
         supposition = parse_what_if(what_if)

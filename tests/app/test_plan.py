@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,20 @@ def test_every_option_acts(capsys: Output) -> None:
         assert data(capsys, str(TINY), "--what-if", f"ram=2GB,{what_if}") != plain
 
 
+def test_a_plan_is_for_the_numerics_that_the_settings_name(capsys: Output) -> None:
+    def parts(*arguments: str) -> dict[str, int]:
+        return {part["name"]: part["n_bytes"] for part in data(capsys, str(TINY), *arguments)["parts"]}
+
+    exact = parts("--draft", "off")
+    assert "draft head" in parts()
+    settings_file().parent.mkdir(parents=True)
+    settings_file().write_text('numerics = "reference"\n')
+    # `reference` keeps keys as bf16, half of float32, and drafts only when asked to: they could change the answer.
+    reference = parts()
+    assert "draft head" not in reference and "draft head" in parts("--draft", "on")
+    assert reference["conversation"] * 2 == exact["conversation"]
+
+
 def test_the_command_line_wins_over_the_settings_and_they_over_the_defaults(released: Path, capsys: Output) -> None:
     settings_file().parent.mkdir(parents=True)
     settings_file().write_text('ram = "15GB"\ncontext = 9000\nreserve = "1GB"\n')
@@ -201,12 +217,19 @@ def test_a_plot_shows_where_a_curve_is() -> None:
         write_plot(Path("x.gif"), [(1, 1.0), (2, 2.0)], 1, "x")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
-def test_a_plot_that_finds_no_room_is_named(tmp_path: Path) -> None:
+def test_a_plot_that_finds_no_room_is_named_and_leaves_what_was_there(
+    tmp_path: Path, capsys: Output, small_files_only: Callable[[int], AbstractContextManager[None]]
+) -> None:
     file = tmp_path / "plot.svg"
-    file.symlink_to("/dev/full")
-    with pytest.raises(OSError, match=f"No space left on device: '{file}'"):
-        write_plot(file, [(10**10, 0.0), (2 * 10**10, 2.0)], 1, "x")
+    plot = ["plan", str(TINY), "--what-if", "ram=2GB", "--plot", str(file)]
+    for there, left in ((None, "no file was made"), (b"old", "what was there is untouched")):
+        if there is not None:
+            file.write_bytes(there)
+        with small_files_only(1000):
+            assert main(plot) == 1
+        assert capsys.readouterr().err == f"artesian: {file}: File too large, so {left}\n"
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == ([] if there is None else [there])
+    assert main(plot) == 0 and file.read_bytes().startswith(b"<svg") and list(tmp_path.iterdir()) == [file]
 
 
 def test_a_plot_as_png_has_the_curve_where_the_svg_has_it(tmp_path: Path) -> None:
