@@ -11,6 +11,7 @@ from app.transcripts.export import Form, export
 from app.transcripts.records import Node
 from app.transcripts.transcript import Transcript
 from app.tui.figures import footer_parts
+from app.whole_files import NEW_FILE, make_file
 
 _WHO = {"user": "You", "assistant": "Reply", "system": "System"}
 
@@ -68,6 +69,6 @@ def export_to(transcript: Transcript, name: str) -> Path:
     if form not in ("md", "json", "html"):
         hint = "Give a name that ends in .md, .json or .html."
         raise UsageError(f"{path.name} does not say in which form", hint=hint)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(export(transcript, cast(Form, form)))
+    content = export(transcript, cast(Form, form)).encode("utf-8", errors="replace")
+    make_file(path, content, mode=NEW_FILE)
     return path

@@ -1,6 +1,7 @@
 """The log file: tracebacks and warnings, bounded in size, never in the way of the work."""
 
 import logging
+from contextlib import suppress
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -28,7 +29,8 @@ def start(path: Path) -> None:
     log.setLevel(logging.INFO)
     for old in list(log.handlers):
         log.removeHandler(old)
-        old.close()
+        with suppress(OSError):  # what its drive has no room for is lost with it
+            old.close()
     handler = _LazyFile(path, maxBytes=_LIMIT_BYTES, backupCount=_OLD_FILES, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)

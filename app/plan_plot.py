@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.errors import UsageError
+from app.whole_files import replace_file
 
 Points = Sequence[tuple[int, float]]
 """Ceiling in bytes and tokens a second, in rising order of bytes; at least two."""
@@ -40,7 +41,10 @@ def text_plot(points: Points, here_bytes: int) -> list[str]:
 
 
 def write_plot(path: Path, points: Points, here_bytes: int, title: str) -> None:
-    """The curve as a file of the kind its name says; a file that is there is replaced. Raises: UsageError; OSError."""
+    """The curve as a file of the kind its name says; a file that is there is replaced, or stays as it was.
+
+    Raises: UsageError; OSError with the file and what is left of it.
+    """
     drawing = _drawing(points, here_bytes, title)
     match path.suffix.lower():
         case ".svg":
@@ -51,10 +55,7 @@ def write_plot(path: Path, points: Points, here_bytes: int, title: str) -> None:
             content = png(drawing)
         case suffix:
             raise UsageError(f"--plot writes .svg and .png files, not {suffix or 'files without a suffix'}")
-    try:
-        path.write_bytes(content)
-    except OSError as error:  # of a full drive it would not say the file
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    replace_file(path, content)
 
 
 WIDTH, HEIGHT = 640, 360

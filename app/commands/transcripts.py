@@ -1,6 +1,5 @@
 """`artesian transcripts ...`: the conversations on disk."""
 
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from cyclopts import Parameter
 
 from app.errors import UsageError
 from app.exits import ExitCode
+from app.private_files import PRIVATE_FILE
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line, visible
 from app.transcripts import export as exporting
@@ -17,6 +17,7 @@ from app.transcripts.export import Form, as_json, remarks
 from app.transcripts.records import Node
 from app.transcripts.store import user_store
 from app.transcripts.transcript import Transcript
+from app.whole_files import make_file
 
 Json = Annotated[bool, Parameter(name="--json", help="Print the answer as JSON.")]
 Id = Annotated[str, Parameter(name="ID", help="Its id, or the beginning of it.")]
@@ -104,11 +105,9 @@ def export(
         sys.stdout.write(text)
         return ExitCode.DONE
     try:
-        fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        make_file(output, text.encode("utf-8", errors="replace"), mode=PRIVATE_FILE)
     except FileExistsError as error:
         raise UsageError(f"{output} is there already", hint="Give a file that is not.") from error
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
     return ExitCode.DONE
 
 

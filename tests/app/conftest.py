@@ -1,4 +1,6 @@
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,19 @@ def use_backend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Backend], None]:
         monkeypatch.setattr(ask, "make_local", lambda *arguments: backend)
 
     return use
+
+
+@pytest.fixture
+def small_files_only() -> Callable[[int], AbstractContextManager[None]]:
+    """Within it no file of this process can grow beyond so many bytes: a drive that is full in mid-write."""
+
+    @contextmanager
+    def limited(n_bytes: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited

@@ -220,7 +220,8 @@ def test_a_plot_shows_where_a_curve_is() -> None:
 def test_a_plot_that_finds_no_room_is_named_and_leaves_what_was_there(
     tmp_path: Path, capsys: Output, small_files_only: Callable[[int], AbstractContextManager[None]]
 ) -> None:
-    file = tmp_path / "plot.svg"
+    file = tmp_path / "plots" / "plot.svg"
+    file.parent.mkdir()
     plot = ["plan", str(TINY), "--what-if", "ram=2GB", "--plot", str(file)]
     for there, left in ((None, "no file was made"), (b"old", "what was there is untouched")):
         if there is not None:
@@ -228,8 +229,8 @@ def test_a_plot_that_finds_no_room_is_named_and_leaves_what_was_there(
         with small_files_only(1000):
             assert main(plot) == 1
         assert capsys.readouterr().err == f"artesian: {file}: File too large, so {left}\n"
-        assert [path.read_bytes() for path in tmp_path.iterdir()] == ([] if there is None else [there])
-    assert main(plot) == 0 and file.read_bytes().startswith(b"<svg") and list(tmp_path.iterdir()) == [file]
+        assert [path.read_bytes() for path in file.parent.iterdir()] == ([] if there is None else [there])
+    assert main(plot) == 0 and file.read_bytes().startswith(b"<svg") and list(file.parent.iterdir()) == [file]
 
 
 def test_a_plot_as_png_has_the_curve_where_the_svg_has_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,17 @@ def test_exports_go_to_stdout_or_to_a_new_file(capsys: Output, tmp_path: Path) -
     assert (code, out) == (0, "") and file.read_text().startswith("<!DOCTYPE html>")
     code, _, err = _run(capsys, "export", name, "html", "--output", str(file))
     assert code == 2 and "is there already" in err
+
+
+def test_an_export_that_finds_no_room_leaves_no_piece(
+    capsys: Output, tmp_path: Path, small_files_only: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    name, file = _chat("hi", "a" * 500), tmp_path / "x" / "a.md"
+    file.parent.mkdir()
+    with small_files_only(100):
+        code, out, err = _run(capsys, "export", name, "--output", str(file))
+    assert (code, out, err) == (1, "", f"artesian: {file}: File too large, so no file was made\n")
+    assert list(file.parent.iterdir()) == []
 
 
 def test_a_conversation_is_renamed_deleted_and_brought_back(capsys: Output) -> None:
