@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from app.report import format_bytes, format_seconds, table
+from app.report import format_bytes, format_seconds, short_seconds, table
 from app.sanitize import one_line
 from planner.explain import Explanation, Figure, Place, Unit
 from planner.predict import Forecast
@@ -47,7 +47,7 @@ def shown(figure: Figure) -> str:
         case "tokens/s":
             return f"{figure.value:.2g}/s" if figure.value < 10 else f"{figure.value:,.0f}/s"
         case "seconds":
-            return format_seconds(figure.value)
+            return short_seconds(figure.value)
         case "tokens" | "count":
             return f"{figure.value:,.0f}"
 

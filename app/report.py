@@ -32,7 +32,9 @@ def format_per_second(count: float, seconds: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A length of time: "0.4 s", "43 s", "2 m 56 s", "1 h 05 m"."""
+    """A length of time: "12 ms", "0.4 s", "43 s", "2 m 56 s", "1 h 05 m"."""
+    if seconds < 0.095:  # "0.0 s" would say that it took no time
+        return short_seconds(seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -41,6 +43,16 @@ def format_seconds(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} m {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+
+
+def short_seconds(seconds: float) -> str:
+    """The same where tenths of a second are too coarse: "0.4 ms" and "430 ms" below a second."""
+    if seconds >= 0.95:
+        return format_seconds(seconds)
+    n_ms = seconds * 1000
+    if 0 < n_ms < 0.95:
+        return f"{n_ms:.1f} ms" if n_ms >= 0.05 else "under 0.1 ms"
+    return f"{n_ms:.0f} ms"
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:

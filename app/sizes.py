@@ -1,11 +1,14 @@
-"""Sizes as people write them, decimal as drives are sold: "24GB", "500 MB", "1.5TB", "4096", "80%"."""
+"""Sizes as people write them, decimal as drives are sold: "24GB", "500 MB", "1.5TB", "4096B", "80%".
+
+A bare number is none but 0: whoever writes 24 means 24GB, and would get 24 bytes.
+"""
 
 import re
 
 from app.errors import UsageError
 from planner.plan import Size
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%", re.ASCII)
@@ -22,8 +25,10 @@ def parse_bytes(text: str, option: str) -> int:
 def bytes_of(text: str) -> int | None:
     """The bytes that `text` names, or None when it is no size."""
     match = _SIZE.fullmatch(text.strip())
-    unit = (_UNITS | _BINARY).get(match[2].upper()) if match else None
-    return None if match is None or unit is None else round(float(match[1]) * unit)
+    if match is None:
+        return None
+    number, unit = float(match[1]), (_UNITS | _BINARY).get(match[2].upper())
+    return 0 if not number and not match[2] else None if unit is None else round(number * unit)
 
 
 def size_of(text: str) -> Size | None:

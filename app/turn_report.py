@@ -7,7 +7,7 @@ figure that nothing measured is left out, never shown as zero.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.report import format_bytes, format_per_second, format_seconds
+from app.report import format_bytes, format_per_second, short_seconds
 from app.sanitize import one_line
 from engine.events import DraftStats, DriveFigures, Phase, TurnStats, Work
 
@@ -70,7 +70,7 @@ def turn_sections(stats: TurnStats) -> list[Section]:
         )
     total_s = stats.prefill_s + stats.decode_s
     if total_s > 0:
-        waited = f"{_seconds(stats.wait_s)} of {_seconds(total_s)}, {stats.wait_s / total_s:.0%}"
+        waited = f"{short_seconds(stats.wait_s)} of {short_seconds(total_s)}, {stats.wait_s / total_s:.0%}"
         did.append(Line(name="drive wait", text=waited))
     found = [
         Section(title="The last turn", lines=tuple(did)),
@@ -106,7 +106,7 @@ def draft_section(draft: DraftStats | None) -> Section | None:
     lines = [
         Line(name="kept", text=f"{draft.accepted:,} of {draft.drafted:,}{_percent(draft.accepted, draft.drafted)}"),
         Line(name="tokens a forward", text=f"{draft.tokens_per_forward:.2f} over {draft.forwards:,} forwards"),
-        Line(name="time", text=f"{_seconds(draft.propose_s)} drafting, {_seconds(draft.verify_s)} verifying"),
+        Line(name="time", text=f"{short_seconds(draft.propose_s)} drafting, {short_seconds(draft.verify_s)} verifying"),
     ]
     by_position = zip(draft.accepted_by_position, draft.drafted_by_position, strict=False)
     for place, (kept, drafted) in enumerate(by_position, 1):
@@ -138,9 +138,9 @@ def _phases(title: str, stats: TurnStats, work: Work) -> Section | None:
     for phase in phases:
         share = phase.seconds / total_s
         rate = f", {format_bytes(phase.rate_bytes_s)}/s" if phase.bytes else ""
-        text = f"{share:.0%}, {_seconds(phase.seconds)}{rate}"
+        text = f"{share:.0%}, {short_seconds(phase.seconds)}{rate}"
         lines.append(Line(name=_PHASES[phase.phase], text=text, share=share))
-    return Section(title=f"{title}: {_seconds(total_s)}", lines=tuple(lines))
+    return Section(title=f"{title}: {short_seconds(total_s)}", lines=tuple(lines))
 
 
 def _drive(drive: DriveFigures, total_bytes: int) -> Section:
@@ -152,7 +152,7 @@ def _drive(drive: DriveFigures, total_bytes: int) -> Section:
         )
     ]
     if drive.busy_s > 0:
-        lines.append(Line(name="rate", text=f"{format_bytes(drive.rate_bytes_s)}/s over {_seconds(drive.busy_s)}"))
+        lines.append(Line(name="rate", text=f"{format_bytes(drive.rate_bytes_s)}/s over {short_seconds(drive.busy_s)}"))
     if drive.n_reads:
         size = format_bytes(drive.read_bytes / drive.n_reads)
         lines.append(Line(name="reads", text=f"{drive.n_reads:,} of {size} on average"))
@@ -161,14 +161,10 @@ def _drive(drive: DriveFigures, total_bytes: int) -> Section:
     return Section(title=one_line(drive.drive), lines=tuple(lines))
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if 0 < seconds < 0.95 else format_seconds(seconds)
-
-
 def _timed(count: int, seconds: float) -> str:
     # A rate over a time too short to show means nothing.
     rate = format_per_second(count, seconds) if seconds >= 0.05 else ""
-    return _seconds(seconds) + (f" ({rate})" if rate else "")
+    return short_seconds(seconds) + (f" ({rate})" if rate else "")
 
 
 def _percent(part: float, whole: float) -> str:

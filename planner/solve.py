@@ -17,6 +17,7 @@ from planner.hits import Popularity
 from planner.plan import DEFAULT_SPARE_SLOTS, Abilities, CardPlan, Part, Plan, Wishes
 from planner.spreading import best_slots, spread
 from storage.defaults import DEFAULT_CACHE_ROWS, DEFAULT_DEPTH
+from storage.sizes import format_bytes
 
 RESERVE_SHARE = 0.10
 LEAST_RESERVE_BYTES = 2_000_000_000
@@ -426,10 +427,10 @@ _CLOSE = "Close other programs, or raise the memory limit."
 
 
 def gb(n_bytes: int) -> str:
-    """A size for a sentence, decimal: "12.3 GB", "87 MB"."""
+    """A size for a sentence, decimal: "12.3 GB", "87 MB", "512 B"."""
     if n_bytes >= 1_000_000_000:
         return f"{n_bytes / 1e9:.1f} GB"
-    return f"{n_bytes / 1e6:.3g} MB"
+    return f"{n_bytes / 1e6:.3g} MB" if 1_000_000 <= n_bytes < 999_500_000 else format_bytes(n_bytes)
 
 
 def size_text(n_bytes: int, *, up: bool = False) -> str:

@@ -166,13 +166,20 @@ def parse_what_if(text: str) -> dict[str, int]:
         key, _, value = part.strip().partition("=")
         if key not in _KEYS:
             raise UsageError(f"--what-if knows {', '.join(_KEYS)}, not {key!r}")
-        number = bytes_of(value)
-        if number is None or number < 1 or (key in ("drives", "cores") and not value.strip().isdecimal()):
+        is_count = key in ("drives", "cores")
+        number = _count(value) if is_count else bytes_of(value)
+        if number is None or number < 1:
             raise UsageError(f"--what-if {key} must be {_KEYS[key]}, not {value!r}")
-        if key in ("drives", "cores") and number > 1024:
+        if is_count and number > 1024:
             raise UsageError(f"--what-if {key} is at most 1,024, not {number:,}")
         found[key] = number
     return found
+
+
+def _count(text: str) -> int | None:
+    digits = text.strip()
+    # More digits than any count has would take Python long, or fail.
+    return int(digits[:20]) if digits.isascii() and digits.isdecimal() else None
 
 
 def supposed(facts: MachineFacts, what_if: Mapping[str, int]) -> MachineFacts:

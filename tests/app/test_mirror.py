@@ -279,12 +279,12 @@ def test_the_same_disk_is_copied_to_on_request(model: Path, tmp_path: Path, caps
 
 def test_a_budget_of_two_shards_copies_two(model: Path, tmp_path: Path, capsys: Output) -> None:
     size = max((model / f"model-{n:05d}-of-00016.safetensors").stat().st_size for n in range(3, 11))
-    made = answer_json(capsys, "mirror", "copy", "--to", str(tmp_path / "small/m"), "--budget", str(2 * size))
+    made = answer_json(capsys, "mirror", "copy", "--to", str(tmp_path / "small/m"), "--budget", f"{2 * size}B")
     assert len(made["shards"]) == 2
 
 
 def test_where_no_shard_fits_nothing_is_made_and_it_is_said(model: Path, tmp_path: Path, capsys: Output) -> None:
-    assert main(["mirror", "copy", "--to", str(tmp_path / "small/m"), "--budget", "1000"]) == 3
+    assert main(["mirror", "copy", "--to", str(tmp_path / "small/m"), "--budget", "1kB"]) == 3
     assert "no shard fits into" in (told := capsys.readouterr().err) and "1.00 kB may be copied" in told
     assert not (tmp_path / "small/m").exists()
 

@@ -15,13 +15,15 @@ import pytest
 
 from app.cli import main
 from app.errors import UsageError
+from app.last_run import Compared, LastRun
 from app.paths import rates_file, runs_file, settings_file
 from app.plan_plot import text_plot, write_plot
 from app.plan_report import real_model_text
-from app.plan_text import bar
+from app.plan_text import bar, last_lines
 from app.reading import MemoryOptions
 from app.run_options import RunOptions
 from app.settings import Settings
+from planner.solve import gb
 from tests.app.small_slices import small_slice
 from tests.engine.released import write_released
 
@@ -181,6 +183,11 @@ def test_what_does_not_fit_is_exit_code_three_with_the_change_that_would(release
     [
         (["--ram", "lots"], "--ram must be a size"),
         (["--ram", "120%"], "--ram must be a size"),
+        (["--ram", "24"], "--ram must be a size such as 24GB, or a share such as 80%, not 24"),
+        (["--reserve", "2e9"], "--reserve must be a size"),
+        (["--what-if", "ram=1"], "--what-if ram must be a size such as 128GB, not '1'"),
+        (["--what-if", "drive=7"], "--what-if drive must be a rate such as 7GB, not '7'"),
+        (["--what-if", f"cores={'9' * 5000}"], "--what-if cores is at most 1,024"),
         (["--context", "0"], "--context must be a whole number"),
         (["--vram", "8GB"], "--vram has no effect"),
         (["--what-if", "ram"], "--what-if ram must be"),
@@ -255,6 +262,25 @@ def test_without_pillow_a_png_is_refused_and_an_svg_is_not(tmp_path: Path, monke
     assert "pip install" in refused.value.hint and not (tmp_path / "plot.png").exists()
     write_plot(tmp_path / "plot.svg", points, 1, "x")
     assert (tmp_path / "plot.svg").exists()
+
+
+def test_a_size_of_any_kind_is_said_in_its_unit(capsys: Output) -> None:
+    # Others keep a quarter of what they have, and the system a third of the rest.
+    assert main(["plan", str(TINY), "--what-if", "ram=512B"]) == 3
+    assert "may take 256 B of 384 B available" in capsys.readouterr().err
+    assert [gb(n) for n in (0, 1, 20_000, 999_700, 999_499_999, 999_700_000, 12_345_678_901)] == [
+        "0 B", "1 B", "20.0 kB", "1.00 MB", "999 MB", "1.00 GB", "12.3 GB",
+    ]  # fmt: skip
+
+
+def test_the_last_turn_of_a_tiny_model_took_milliseconds() -> None:
+    phases = (("answer: trunk", 0.0004, 0.012), ("prompt: trunk", 0.0, 0.43), ("answer: waiting", 75.0, 2.5))
+    figures = tuple(Compared(label=a, unit="seconds", predicted=b, happened=c) for a, b, c in phases)
+    run = LastRun(model="/m", at=1.8e9, warm=False, figures=figures)
+    rows = [line.split() for line in "\n".join(last_lines(run)).splitlines()[-3:]]
+    assert [" ".join(row) for row in rows] == [
+        "answer: trunk 0.4 ms 12 ms x 30.00", "prompt: trunk 0 ms 430 ms", "answer: waiting 1 m 15 s 2.5 s x 0.03",
+    ]  # fmt: skip
 
 
 def test_a_bar_shows_something_of_everything_but_nothing() -> None:

@@ -10,6 +10,7 @@ from app.report import (
     format_per_second,
     format_rate,
     format_seconds,
+    short_seconds,
     table,
 )
 
@@ -44,10 +45,34 @@ def test_rates_need_a_time() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.6, "1 m 00 s"), (176, "2 m 56 s"), (3_900, "1 h 05 m")],
+    [
+        (0.04, "40 ms"),
+        (0.094, "94 ms"),
+        (0.43, "0.4 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.6, "1 m 00 s"),
+        (176, "2 m 56 s"),
+        (3_900, "1 h 05 m"),
+    ],
 )
 def test_times_are_as_long_as_they_need_to_be(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.000_04, "under 0.1 ms"),
+        (0.000_44, "0.4 ms"),
+        (0.004, "4 ms"),
+        (0.43, "430 ms"),
+        (0.96, "1.0 s"),
+    ],
+)
+def test_times_below_a_second_can_be_told_apart(seconds: float, text: str) -> None:
+    assert short_seconds(seconds) == text
 
 
 def test_a_table_pads_columns_and_leaves_no_trailing_blanks() -> None:

@@ -52,7 +52,7 @@ def test_what_nothing_measured_is_left_out() -> None:
     sections = turn_sections(make_stats(phases=(), expert_hits=0, expert_misses=0, prefill_s=0.0, decode_s=0.0))
     (did,) = sections
     assert [line.name for line in did.lines] == ["prompt", "reply"]
-    assert did.lines[1].text == "120 tokens in 0.0 s"
+    assert did.lines[1].text == "120 tokens in 0 ms"
 
 
 def test_each_drive_has_its_share_rate_queue_and_errors() -> None:
