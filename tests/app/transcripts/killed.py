@@ -14,7 +14,8 @@ def chat_for_ever(folder: Path, to_parent: Connection) -> None:
     """Go on with the conversation in `folder`, telling of each message that is new or has grown."""
     store = TranscriptStore(folder)
     transcript = store.latest() or store.create()
-    told: dict[str, object] = {}
+    # What was there before is no news: telling of it again would take up all that the other side waits for.
+    told: dict[str, object] = {node.id: node for node in transcript.nodes()}
 
     def tell(writer: ReplyWriter | None) -> None:
         for node in transcript.nodes():

@@ -26,6 +26,7 @@ def test_fifty_kills_at_random_moments_lose_nothing_that_was_reported_as_saved(t
         child = context.Process(target=chat_for_ever, args=(tmp_path / "chats", to_parent))
         child.start()
         to_parent.close()
+        # So many messages that are new or have grown; the first of them is new, so every round brings one more.
         wanted, told = rng.randint(1, 24), list[bytes]()
         while len(told) < wanted:
             told.append(from_child.recv_bytes())
