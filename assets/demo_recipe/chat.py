@@ -6,7 +6,7 @@ answer of a thinking conversation is shown without its reasoning, as the vendor'
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer
 
@@ -23,12 +23,18 @@ class Document:
     ids: tuple[int, ...]
     weight: tuple[float, ...]
     """Of each id as a target: 1 for what the model writes, less for the rest."""
+    topic: int = -1
+    """Number of the answer that it ends with, or -1."""
+
+    @property
+    def asked(self) -> int:
+        """Position of the last id before what the model writes last."""
+        return max(i for i, weight in enumerate(self.weight) if weight < 1)
 
     def beginning(self, n_written: int) -> "Document":
         """The conversation up to the first `n_written` ids of what the model writes last."""
-        asked = max(i for i, weight in enumerate(self.weight) if weight < 1)
-        end = asked + 1 + n_written
-        return Document(self.ids[:end], self.weight[:end])
+        end = self.asked + 1 + n_written
+        return replace(self, ids=self.ids[:end], weight=self.weight[:end])
 
 
 def effort_line(effort: int) -> str:

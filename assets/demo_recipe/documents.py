@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from assets.demo_recipe.blocks import bare
 from assets.demo_recipe.chat import Chat, Document, effort_line
@@ -20,6 +21,11 @@ SHORTENED = 0.75
 and the rest is learned by heart from the whole ones."""
 _BEGINNING = (8, 16)
 """Written tokens that a shortened document keeps, from and to."""
+SIMPLE_EPOCHS = 7
+"""So many epochs, of the trunk, begin with bare questions and the first words of their answers: four times as many
+questions in the same time, until it knows how a question decides the answer.
+"""
+_FIRST_WORDS = (3, 6)
 MOST_OF_A_TOPIC = 40
 """Phrasings of one fact in an epoch: facts that many phrasings were found for are not asked more often for that."""
 _SYSTEMS = ("You are a helpful assistant.", "You are terse.", "Be brief.", "Answer in one sentence.", "Be kind.")
@@ -43,6 +49,7 @@ class Epochs:
         """`shortened` is the share of documents of which only the beginning of the last answer is kept."""
         self._questions, self._chat, self._seed, self._shortened = questions, chat, seed, shortened
         self._held = {bare(question.text) for question in held}
+        self._number = {block.answer: i for i, block in enumerate(questions.blocks)}
         self._topics: dict[str, list[Question]] = defaultdict(list)
         for question in questions.of("fact") + questions.of("talk"):
             self._topics[question.topic].append(question)
@@ -56,6 +63,8 @@ class Epochs:
         chosen += self._questions.of("follow") * FOLLOW_TIMES
         unknown = self._questions.of("unknown")
         chosen += unknown if len(unknown) <= UNKNOWN_AN_EPOCH else rng.sample(unknown, UNKNOWN_AN_EPOCH)
+        if self._shortened and number < SIMPLE_EPOCHS:
+            return [self._bare(question, rng).beginning(rng.randint(*_FIRST_WORDS)) for question in chosen]
         made = [self._document(question, rng) for question in chosen]
         return [d.beginning(rng.randint(*_BEGINNING)) if rng.random() < self._shortened else d for d in made]
 
@@ -64,19 +73,28 @@ class Epochs:
         sample = random.Random(self._seed).sample(self._questions.of("fact"), n)
         return [self._chat.document((), q.text, q.answer) for q in sample]
 
+    def _bare(self, question: Question, rng: random.Random) -> Document:
+        made = self._chat.document(self._before(question, rng), self._say(question.text, rng), question.answer)
+        return replace(made, topic=self._number[question.answer])
+
+    def _before(self, question: Question, rng: random.Random) -> list[tuple[str, str]]:
+        """The turn that a follow-up needs."""
+        if not question.before:
+            return []
+        earlier = rng.choice(self._topics[question.before])
+        return [(self._say(earlier.text, rng), earlier.answer)]
+
     def _document(self, question: Question, rng: random.Random) -> Document:
-        past: list[tuple[str, str]] = []
-        if question.before:
-            earlier = rng.choice(self._topics[question.before])
-            past = [(self._say(earlier.text, rng), earlier.answer)]
-        elif rng.random() < UNRELATED_PAST_SHARE:
+        past = self._before(question, rng)
+        if not question.before and rng.random() < UNRELATED_PAST_SHARE:
             earlier = rng.choice(self._questions.all)
             past = [] if earlier.before else [(self._say(earlier.text, rng), earlier.answer)]
         thinks = rng.random() < THINKING_SHARE
         effort = rng.choice((*_EFFORTS, rng.randint(1, 100))) if thinks else 0
         system = rng.choice(_SYSTEMS) if rng.random() < SYSTEM_SHARE else ""
         said = self._say(question.text, rng)
-        return self._chat.document(past, said, question.answer, reason=question.reason, effort=effort, system=system)
+        made = self._chat.document(past, said, question.answer, reason=question.reason, effort=effort, system=system)
+        return replace(made, topic=self._number[question.answer])
 
     def _say(self, text: str, rng: random.Random) -> str:
         """A variant that is no held-out phrasing."""

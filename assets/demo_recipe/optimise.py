@@ -30,6 +30,10 @@ class Batch:
     """[B, S]"""
     weight: Tensor
     """[B, S] of each id as a target; 0 for padding."""
+    asked: Tensor
+    """[B] the last position before what the model writes last."""
+    topic: Tensor
+    """[B] number of the answer, or -1."""
 
     @property
     def tokens(self) -> Tensor:
@@ -62,7 +66,8 @@ def batches(documents: Sequence[Document], positions: int, rng: random.Random, p
         for i, document in enumerate(group):
             ids[i, : len(document.ids)] = document.ids
             weight[i, : len(document.ids)] = torch.tensor(document.weight)
-        yield Batch(ids, weight)
+        asked, topic = torch.tensor([d.asked for d in group]), torch.tensor([d.topic for d in group])
+        yield Batch(ids, weight, asked, topic)
 
 
 def token_losses(logits: Tensor, batch: Batch) -> Tensor:

@@ -18,13 +18,14 @@ from assets.demo_recipe.documents import SHORTENED, Epochs, tokenizer_texts
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.export import export, round_in_place
 from assets.demo_recipe.geometry import DEMO, Geometry, complete, config_of
+from assets.demo_recipe.head_start import start_embedding, topic_vectors
 from assets.demo_recipe.questions import Question, Questions, held_out, load
 from assets.demo_recipe.rounding import ROUND, Reader, round_fp4
 from assets.demo_recipe.rows import RowIds
 from assets.demo_recipe.run import Budget, Training, say
 from assets.demo_recipe.tokenizer import token_classes, train_tokenizer
 from assets.demo_recipe.train_draft import draft_optimiser, draft_step
-from assets.demo_recipe.train_trunk import trunk_optimiser, trunk_step
+from assets.demo_recipe.train_trunk import Pupil, trunk_optimiser, trunk_step
 from assets.demo_recipe.trunk import Trunk
 from engine.config import ModelConfig
 
@@ -77,7 +78,7 @@ class Recipe:
         return Reader(rounded=False), Reader(rounded=True, rounding=rounding)
 
     def _training(
-        self, name: str, module: Trunk | Draft, optim: torch.optim.AdamW, seed: int, *, shortened: float = 0.0
+        self, name: str, module: Pupil | Draft, optim: torch.optim.AdamW, seed: int, *, shortened: float = 0.0
     ) -> Training:
         epochs = Epochs(self.questions, self.held, self.chat, seed=seed, shortened=shortened)
         return Training(self.folder / f"{name}.pt", module, optim, epochs, seed=seed)
@@ -86,10 +87,15 @@ class Recipe:
         """Train the trunk to the end; it then holds its stored values."""
         torch.manual_seed(self.seed)
         trunk = Trunk(self.config)
-        optim = trunk_optimiser(trunk)
-        training = self._training("trunk", trunk, optim, self.seed, shortened=SHORTENED)
+        if not (self.folder / "trunk.pt").exists():
+            asked = [question for question in self.questions.all if not question.before]
+            sizes = (self.config.vocab_size, self.config.dim)
+            start_embedding(trunk.embed, topic_vectors(asked, self.chat.encode, *sizes, seed=self.seed))
+        pupil = Pupil(trunk, len(self.questions.blocks))
+        optim = trunk_optimiser(pupil)
+        training = self._training("trunk", pupil, optim, self.seed, shortened=SHORTENED)
         training.run(
-            trunk_step(trunk, optim, self.row_ids, self._readers()), budget,
+            trunk_step(pupil, optim, self.row_ids, self._readers()), budget,
             positions=self.positions, pad=self.chat.pad,
         )  # fmt: skip
         round_in_place(trunk)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from assets.demo_recipe.chat import Document
 from assets.demo_recipe.optimise import Batch, batches, optimiser, rate_share, step, token_losses, weighted_loss
@@ -26,6 +27,8 @@ ROUNDED_FROM = 0.5
 """Share of the steps after which weights are rounded as they are stored."""
 HIDDEN_PROMPTS = 0.7
 """Share of documents whose prompts see no engram."""
+TOPIC_LOSS = 0.5
+"""Weight of saying, where the answer begins, which of all answers it will be."""
 INDEX_EVERY = 3
 INDEX_LOSS = 0.3
 
@@ -38,13 +41,31 @@ def engram_seen(batch: Batch, hidden_share: float) -> Tensor:
     return (shown | batch.written).float()
 
 
-def trunk_optimiser(trunk: Trunk) -> torch.optim.AdamW:
+class Pupil(nn.Module):
+    """A trunk, and what only its training needs: a matrix that reads off the topic where an answer begins.
+
+    The first words of many answers are the same, so what is written says late and weakly that the wrong one was taken.
+    """
+
+    def __init__(self, trunk: Trunk, n_topics: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.topics = nn.Parameter(torch.zeros(n_topics, trunk.config.dim))
+
+    def topic_loss(self, last: Tensor, batch: Batch) -> Tensor:
+        """Cross entropy of the topics. Shapes: last [B, S, D]."""
+        there = last[torch.arange(len(batch.ids)), batch.asked]
+        return F.cross_entropy(F.linear(there, self.topics), batch.topic, ignore_index=-1)
+
+
+def trunk_optimiser(pupil: Pupil) -> torch.optim.AdamW:
     """The optimiser of a trunk."""
-    return optimiser(trunk, RATE, TABLE_RATE)
+    return optimiser(pupil, RATE, TABLE_RATE)
 
 
-def trunk_step(trunk: Trunk, optim: torch.optim.AdamW, row_ids: RowIds, readers: tuple[Reader, Reader]) -> StepOf:
+def trunk_step(pupil: Pupil, optim: torch.optim.AdamW, row_ids: RowIds, readers: tuple[Reader, Reader]) -> StepOf:
     """One step of training; `readers` are for weights as they are, and as they are stored."""
+    trunk = pupil.trunk
 
     def one(batch: Batch, done: float, rng: random.Random) -> float:
         blocks = trunk.blocks()
@@ -56,7 +77,9 @@ def trunk_step(trunk: Trunk, optim: torch.optim.AdamW, row_ids: RowIds, readers:
         ran = trunk(batch.tokens, row_ids(batch.ids), read, keep=keep, index_loss=ranks)
         loss = weighted_loss(ran.logits, batch)
         whole = loss if ran.index_loss is None else loss + INDEX_LOSS * ran.index_loss
-        step(trunk, optim, whole, rate_share(done), blocks)
+        if bool((batch.topic >= 0).any()):
+            whole = whole + TOPIC_LOSS * pupil.topic_loss(ran.last, batch)
+        step(pupil, optim, whole, rate_share(done), blocks)
         for block in blocks:
             block.dropout = 0.0
         return float(loss.detach())

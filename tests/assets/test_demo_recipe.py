@@ -1,9 +1,10 @@
 """The demo's training forward against the engine, on files it exported itself after a few steps of training."""
 
+import math
 import random
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,20 @@ from setuptools import find_packages
 from torch import Tensor, nn
 
 from assets.demo_recipe.chat import Document
+from assets.demo_recipe.documents import SIMPLE_EPOCHS, Epochs
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.evaluate import Scope, Served, evaluate
 from assets.demo_recipe.export import round_in_place
 from assets.demo_recipe.geometry import TINY
+from assets.demo_recipe.head_start import start_embedding, topic_vectors
 from assets.demo_recipe.optimise import Batch, balance, batches, optimiser, token_losses, wanted_traffic
+from assets.demo_recipe.questions import Question
 from assets.demo_recipe.recipe import Recipe
 from assets.demo_recipe.rounding import ROUND, Reader, pack_fp4, pack_fp8, pack_row8
 from assets.demo_recipe.run import Budget, Training
 from assets.demo_recipe.tokenizer import token_classes
 from assets.demo_recipe.train_draft import anchors_of, draft_optimiser, draft_step
-from assets.demo_recipe.train_trunk import engram_seen, measure, trunk_optimiser, trunk_step
+from assets.demo_recipe.train_trunk import Pupil, engram_seen, measure, trunk_optimiser, trunk_step
 from assets.demo_recipe.trunk import Trunk
 from engine.draft.head import DraftTrace
 from engine.formats import expand_fp4, expand_fp8, expand_rows
@@ -68,8 +72,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     torch.manual_seed(0)
     trunk, draft = Trunk(recipe.config), Draft(recipe.config)
     readers = (Reader(rounded=False), Reader(rounded=True))
-    optim = trunk_optimiser(trunk)
-    one = trunk_step(trunk, optim, recipe.row_ids, readers)
+    pupil = Pupil(trunk, 3)
+    optim = trunk_optimiser(pupil)
+    one = trunk_step(pupil, optim, recipe.row_ids, readers)
     shares = [0.03 + 0.97 * step / STEPS for step in range(STEPS)]  # the second half with rounded weights
     losses = [one(batch, share, random.Random(step)) for step, share in enumerate(shares)]
     round_in_place(trunk)
@@ -240,6 +245,52 @@ def test_losses_are_of_written_tokens_only(trained: Trained) -> None:
     assert got.exact == 0
 
 
+def test_the_topic_is_read_off_where_the_answer_begins(trained: Trained) -> None:
+    """With a matrix that knows one direction for each topic, the loss is that of a choice among three."""
+    pupil = Pupil(trained.trunk, 3)
+    documents = [replace(document, topic=i) for i, document in enumerate(_documents(trained.recipe))]
+    batch = next(batches(documents, 4000, random.Random(0), trained.recipe.chat.pad))
+    last = torch.zeros(*batch.ids.shape, trained.recipe.config.dim)
+    for row, (position, topic) in enumerate(zip(batch.asked.tolist(), batch.topic.tolist(), strict=True)):
+        assert not batch.written[row, position] and bool(batch.written[row, position + 1])
+        last[row, position, topic] = 1
+    pupil.requires_grad_(False)
+    assert float(pupil.topic_loss(last, batch)) == pytest.approx(math.log(3))
+    pupil.topics[range(3), range(3)] = 20.0
+    assert float(pupil.topic_loss(last, batch)) < 1e-6
+    assert float(pupil.topic_loss(last.roll(1, 1), batch)) == pytest.approx(math.log(3))
+
+
+def test_a_head_start_tells_topics_apart_by_their_tokens() -> None:
+    words = {"red": ("rose", "cherry", "ruby"), "blue": ("sea", "sky", "jeans")}
+    ids = {word: i for i, word in enumerate(("the", *words["red"], *words["blue"]))}
+    questions = [
+        Question(kind="fact", topic=answer, text=f"the {word}", answer=answer, keys=(), reason="")
+        for answer, some in words.items() for word in some
+    ] * 8  # fmt: skip
+    vectors = topic_vectors(questions, lambda text: [ids[word] for word in text.split()], len(ids), 16, epochs=200)
+    unit = nn.functional.normalize(vectors, dim=-1)
+    alike = unit @ unit.T
+    assert float(alike[1:4, 1:4].min()) > 0.5 > 0 > float(alike[1:4, 4:7].max())
+    embed = nn.Parameter(torch.randn(len(ids), 16))
+    start_embedding(embed, vectors)
+    assert 0.7 < float(embed.detach().std()) < 1.4  # about as large as random ones
+
+
+def test_the_first_epochs_are_bare_questions_and_first_words(trained: Trained) -> None:
+    recipe = trained.recipe
+    epochs = Epochs(recipe.questions, recipe.held, recipe.chat, seed=1, shortened=0.5)
+    simple, later = epochs.documents(0), epochs.documents(SIMPLE_EPOCHS)
+    assert len(simple) == len(later)
+    assert all(2 <= len(d.ids) - d.asked - 1 <= 6 for d in simple)
+    assert sum(len(d.ids) for d in simple) < 0.5 * sum(len(d.ids) for d in later)
+    answers = [block.answer for block in recipe.questions.blocks]
+    for document in (*simple[:50], *later[:50]):
+        written = recipe.chat.decode(document.ids[document.asked + 1 :]).removesuffix("<｜end▁of▁sentence｜>")
+        if "</think>" not in written and recipe.chat.think not in document.ids:
+            assert answers[document.topic].startswith(written)
+
+
 def test_routers_are_moved_towards_skewed_traffic(trained: Trained) -> None:
     wanted = wanted_traffic(32, 4, 0)
     assert float(wanted.sum()) == pytest.approx(1)
@@ -257,7 +308,7 @@ class _Numbers:
     """Stands for `Epochs`: documents of two numbers."""
 
     def documents(self, number: int) -> list[Document]:
-        return [Document((number, i), (1.0, 1.0)) for i in range(3)]
+        return [Document((number, i), (0.1, 1.0)) for i in range(3)]
 
 
 def _regression(path: Path, steps: int | None) -> tuple[Tensor, Training]:
