@@ -2,15 +2,31 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal, Protocol, TextIO
 
 from app.backends.base import TurnRequest
 from app.report import envelope, format_bytes, format_per_second, format_seconds
 from app.sanitize import Stream, one_line
+from app.streams import ClosedStream
 from engine.events import DraftStats, DriveFigures, Event, TextDelta, ThinkingDelta, TokenDrawn, TurnDone, as_json
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Around what writes to stdout: raises an OSError that says so, and BrokenPipeError as it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is not None or sys.stdout is None or isinstance(sys.stdout, ClosedStream):
+            raise  # it says so itself
+        text = f"{error.strerror or error}, so the answer cannot be written"
+        raise OSError(error.errno, text, "stdout") from error
 
 
 class Sink(Protocol):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from app.ask_output import TextSink
+from app.ask_output import TextSink, answering
 from app.backends.base import Backend, RunFacts, TurnRequest
 from app.errors import AppError, UsageError
 from app.exits import ExitCode, exit_code_of
@@ -146,7 +146,10 @@ class PlainChat:
     def fail(self, error: Exception) -> None:
         """Say what failed; it becomes the exit code."""
         self.code = exit_code_of(error)
-        self.tell(failure(str(error) or type(error).__name__, getattr(error, "hint", "")))
+        text = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:  # without its number, as any command says it
+            text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        self.tell(failure(text, getattr(error, "hint", "")))
 
     def leave(self) -> None:
         """Close the conversation. What of it is on no drive then is told, and becomes the exit code."""
@@ -170,12 +173,13 @@ class PlainChat:
         began_thinking = False
         if not self._is_open():
             self.tell("the model is being loaded")
+        unwritten: OSError | None = None
         with StopKey() as stop:
             turn = Turn(number=self._n_turns, request=request, sink=writer, states=self.session.states)
             self._host.submit(turn)
             stopping = ended = False
             while not ended:
-                if stop.pressed() and not stopping:
+                if (stop.pressed() or unwritten) and not stopping:
                     self._host.stop()
                     stopping = True
                 events = self._host.mailbox.take()
@@ -183,16 +187,24 @@ class PlainChat:
                     if isinstance(event, ThinkingDelta) and not began_thinking and not self.shows_thinking:
                         began_thinking = True
                         self.tell("thinking; /thinking shows it")
-                    if isinstance(event, TextDelta | ThinkingDelta):
-                        sink.take(event)
                     ended = self._take(event) or ended
+                    try:
+                        with answering():
+                            if isinstance(event, TextDelta | ThinkingDelta) and unwritten is None:
+                                sink.take(event)
+                            if ended and unwritten is None:
+                                sink.finish()
+                    except OSError as error:  # the turn is stopped, and ends first: then all of it is saved
+                        unwritten = error
                     if ended:
-                        sink.finish()
                         self._finish(event)
                 if not events:
                     time.sleep(_POLL_S)
         if (problem := self.session.transcript.problem) is not None:
             self.tell(problem)
+        if unwritten is not None:
+            self.is_done = True  # nothing more could be shown
+            raise unwritten
 
     def say(self, text: str) -> None:
         """Send a message, and show the reply as it comes."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from app.ask_output import Sink, figures, make_sink
+from app.ask_output import Sink, answering, figures, make_sink
 from app.backends.base import Backend, OpenEvent, TurnRequest
 from app.continuing import Continuation, last_effort, open_continued
 from app.drafting import DraftOptions, make_drafting
@@ -210,7 +210,8 @@ def read_question(words: tuple[str, ...]) -> str:
 
 def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend: Backend) -> ExitCode:
     """Run the turn on `backend` and write what it yields. The exit code is STOPPED when the user stopped it."""
-    sys.stdout.write("")  # fails now rather than when gigabytes have been read
+    with answering():
+        sys.stdout.write("")  # fails now rather than when gigabytes have been read
     request = make_request(options, settings, choice)
     going_on: Continuation | None = None
     # The backend is closed while Ctrl+C still means to quit: once asked to stop, a second one ends the process.
@@ -271,7 +272,9 @@ class _Turn:
         done: TurnDone | None = None
         error = ""
         try:
-            self._sink.begin(_facts(request, choice, backend.measure(request).prompt_tokens))
+            facts = _facts(request, choice, backend.measure(request).prompt_tokens)
+            with answering():
+                self._sink.begin(facts)
             backend.open(self._opening, stop.pressed)
             if going_on is not None:
                 going_on.restore(backend, self._say)
@@ -286,9 +289,12 @@ class _Turn:
             raise
         finally:
             self._progress.clear()
-            self._sink.finish()
-            if going_on is not None:
-                going_on.finish(error, self._say)
+            try:
+                with answering():
+                    self._sink.finish()
+            finally:  # what could not be shown is saved all the same
+                if going_on is not None:
+                    going_on.finish(error, self._say)
         if done is None:
             raise RuntimeError("the turn ended without saying so")
         return done
@@ -300,12 +306,14 @@ class _Turn:
             self._progress.show(event)
         else:
             self._progress.clear()
-        self._sink.take(event)
+        with answering():
+            self._sink.take(event)
 
     def _opening(self, event: OpenEvent) -> None:
         if isinstance(event, Notice):
             self._say(event.text)
-            self._sink.take(event)
+            with answering():
+                self._sink.take(event)
         else:
             self._progress.show(event)
 

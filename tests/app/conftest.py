@@ -1,3 +1,6 @@
+import errno
+import io
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -43,3 +46,19 @@ def small_files_only() -> Callable[[int], AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return limited
+
+
+class FillingStream(io.StringIO):
+    """A stdout on a drive that is full after so many writes of something."""
+
+    def __init__(self, n_writes: int, number: int = errno.ENOSPC) -> None:
+        super().__init__()
+        self._left = n_writes
+        self._number = number
+
+    def write(self, text: str) -> int:
+        if text:
+            self._left -= 1
+        if self._left < 0:
+            raise OSError(self._number, os.strerror(self._number))
+        return super().write(text)

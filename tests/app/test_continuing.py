@@ -1,5 +1,6 @@
 """`ask --continue`: which conversation, what is asked, what is saved, and the state beside it."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from app.transcripts.transcript import Transcript
 from engine.errors import DamagedState, PromptError
 from engine.events import Event, PrefillProgress, TextDelta, TokenDrawn
 from engine.prompt import AssistantMessage, UserMessage
+from tests.app.conftest import FillingStream
 from tests.fakes import ScriptedBackend, turn_done
 
 Use = Callable[[Backend], None]
@@ -204,6 +206,23 @@ def test_a_turn_that_fails_keeps_question_and_text(use_backend: Use, begun: str)
     assert main(["ask", "more", "--continue"]) == 2
     *_, asked, reply = messages(begun)
     assert (asked.text, reply.text, reply.status, reply.error) == ("more", "Hello", "failed", "it broke")
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 1), (errno.EPIPE, 0)])
+@pytest.mark.parametrize("n_writes", [0, 1])
+def test_what_of_the_answer_could_not_be_shown_is_saved(
+    use_backend: Use, capsys: Output, begun: str, monkeypatch: pytest.MonkeyPatch, number: int, code: int, n_writes: int
+) -> None:
+    use_backend(ScriptedBackend([TokenDrawn(token=7), TextDelta(text="Hel"), TokenDrawn(token=8), *_REPLY[2:]]))
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", FillingStream(n_writes, number))
+        patch.setattr("app.cli._closed_pipe", lambda: 0)  # which is about a file descriptor, and stdout has none here
+        assert main(["ask", "more", "--continue"]) == code
+    err = capsys.readouterr().err
+    told = f"artesian: stdout: {os.strerror(errno.ENOSPC)}, so the answer cannot be written\n"
+    assert err.endswith(told) == (number == errno.ENOSPC) and "Traceback" not in err
+    *_, asked, reply = messages(begun)
+    assert (asked.text, reply.text, reply.status) == ("more", "Hel" if n_writes == 0 else "HelHello", "failed")
 
 
 def test_the_state_is_saved_when_asked_for_and_restored_when_it_is_there(

@@ -1,3 +1,4 @@
+import errno
 import io
 import os
 import signal
@@ -20,6 +21,7 @@ from app.transcripts.store import TranscriptStore
 from engine.errors import EngineError
 from engine.events import Event, Notice, PrefillProgress, TextDelta, ThinkingDelta
 from engine.sampler_settings import SamplerSettings
+from tests.app.conftest import FillingStream
 from tests.fakes import Clock, ScriptedBackend, turn_done
 
 Run = Callable[..., ExitCode]
@@ -183,6 +185,22 @@ def test_code_and_details_are_written_to_a_private_file(
     chat("a question", "/details", use=code)
     text = out.read_text()
     assert text.startswith("> a question\n\nRun\n```sh") and "seed 7" in text and "3 tokens in 2.0 s" in text
+
+
+def test_a_reply_that_cannot_be_shown_is_saved_and_ends_the_chat(
+    chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["For", "ty", "-", "two", "."]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", FillingStream(0))
+        code = chat("six by seven?", "again?", use=ScriptedBackend([*(TextDelta(text=w) for w in words), turn_done()]))
+    assert code is ExitCode.FAILED
+    err = capsys.readouterr().err
+    assert err.endswith(f"artesian: stdout: {os.strerror(errno.ENOSPC)}, so the answer cannot be written\n")
+    store = TranscriptStore(tmp_path / "transcripts")
+    with store.open(store.list()[0].id) as transcript:
+        question, reply = transcript.path()
+    assert question.text == "six by seven?" and reply.text.startswith("For") and reply.status in ("complete", "stopped")
 
 
 def test_export_writes_a_new_file_in_the_form_of_its_name(
