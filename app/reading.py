@@ -13,12 +13,14 @@ from cyclopts import Parameter
 
 from app.errors import UsageError
 from app.model_choice import ModelChoice
+from app.sanitize import one_line
 from app.settings import Settings
 from app.sizes import size_of
 from app.values import RULES
 from planner.plan import DraftWish, Wishes
 from storage.defaults import DEFAULT_DEPTH
 from storage.direct import IoMode
+from storage.inspection import idle_split
 from storage.policy import DEFAULT_POLICY, POLICIES
 from storage.trace import MAGIC
 
@@ -110,6 +112,8 @@ def make_reading(options: ReadingOptions, settings: Settings, choice: ModelChoic
     mirrors = _folders(options.mirror or saved.mirror)
     splits = _folders(options.split or saved.split)
     _require_distinct(choice.folder, splits, mirrors)
+    if options.split:
+        require_useful(choice.folder, splits)
     if options.verify_mirror and not mirrors:
         raise UsageError("--verify-mirror has no effect without a mirror", hint="Name its folder with --mirror.")
     if options.drive_weight and not (mirrors or splits):
@@ -159,6 +163,16 @@ def make_wishes(
         depth=reading.depth,
         drafting=drafting,
     )
+
+
+def require_useful(folder: Path, splits: Sequence[Path]) -> None:
+    """Raises: UsageError for a split on the command line that nothing would be read from."""
+    idle = idle_split(folder, splits)
+    if idle is not None:
+        raise UsageError(
+            f"--split {one_line(str(idle))} has no shard that is not in {one_line(str(folder))} already",
+            hint="A split holds shards that are nowhere else. Copies of shards are named with --mirror.",
+        )
 
 
 def saved_folders(settings: Settings, choice: ModelChoice) -> tuple[Path, ...]:

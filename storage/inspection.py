@@ -61,6 +61,22 @@ def inspect(folder: Path, *, splits: Sequence[Path] = ()) -> Inventory:
     )
 
 
+def idle_split(folder: Path, splits: Sequence[Path]) -> Path | None:
+    """The first of `splits` that nothing would be read from: every shard in it is whole in a folder before it.
+
+    Names decide; headers are only read of shards that are there twice. A folder that cannot be looked into is none.
+    """
+    before = [folder]
+    for split in splits:
+        if unusable_folder(split) is None:
+            names = _shard_names(split, [])
+            brings_index = (split / INDEX_NAME).exists() and not any((one / INDEX_NAME).exists() for one in before)
+            if not brings_index and all(_best_file(name, [*before, split])[0][0].parent != split for name in names):
+                return split
+        before.append(split)
+    return None
+
+
 def unusable_folder(folder: Path) -> StorageError | None:
     """Why `folder` cannot be looked into (MissingFolder, DriveError), or None."""
     try:

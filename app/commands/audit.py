@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import holds_config
+from app.reading import require_useful
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
 from app.slips import no_checkpoint_hint
@@ -61,6 +62,7 @@ def run(
             raise MissingFolder(f"--split {one_line(str(more))} is not a folder", hint="Is its drive mounted?")
         if more.resolve() == folder.resolve() or splits.count(more) > 1:
             raise UsageError(f"--split {one_line(str(more))} was named before", hint="Each folder is named once.")
+    require_useful(folder, splits)
     if list_pattern is not None:
         inventory = inspect(folder, splits=splits)
         _require_checkpoint(inventory)

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.progress import ProgressLine, TimedProgress
+from app.reading import require_useful
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
 from app.stopping import StopKey
@@ -60,6 +61,7 @@ def run(
         raise UsageError(f"--seconds must be from 0 to 86400, not {seconds:g}")
     if not 1 <= depth <= 256:
         raise UsageError(f"--depth must be from 1 to 256, not {depth}")
+    require_useful(folder, split or ())
     config = load_config(folder).config
     line = ProgressLine(sys.stderr, columns=shutil.get_terminal_size().columns)
     with ExitStack() as stack:

@@ -13,6 +13,7 @@ from app.mirroring import MirrorDesk, MirrorState
 from app.model_choice import choose_model
 from app.paths import settings_file
 from app.progress import ProgressLine, TimedProgress
+from app.reading import require_useful
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
 from app.settings import load_settings
@@ -36,7 +37,9 @@ def make_desk(model: str | None, split: Sequence[Path] | None) -> MirrorDesk:
     Raises: what choosing a model, reading the settings and opening the desk raise.
     """
     splits = None if split is None else [folder.expanduser() for folder in split]
-    return MirrorDesk.of_user(choose_model(model, load_settings(settings_file())), splits)
+    choice = choose_model(model, load_settings(settings_file()))
+    require_useful(choice.folder, splits or ())
+    return MirrorDesk.of_user(choice, splits)
 
 
 def scan(

@@ -18,7 +18,7 @@ import pytest
 from app.backends.local import LocalBackend
 from app.backends.opening import Demotions
 from app.cli import main
-from app.paths import cache_dir
+from app.paths import cache_dir, settings_file
 from app.reading import Reading
 from engine.errors import Stopped
 from storage.drives import DriveFacts, drive_of
@@ -153,9 +153,11 @@ def test_a_mirror_stands_in_for_a_shard_that_is_cut(tmp_path: Path, ask: Ask, pl
     assert [n for n in _notices(events) if n.startswith(f"Shard {_SHARD} cannot be used") and str(mirror) in n]
 
 
-def test_a_split_with_nothing_new_in_it_is_said(tmp_path: Path, ask: Ask, plain: list[int]) -> None:
+def test_a_split_of_the_settings_with_nothing_new_in_it_is_said(tmp_path: Path, ask: Ask, plain: list[int]) -> None:
     (tmp_path / "second").mkdir()
-    events, _ = ask("--split", str(tmp_path / "second"))
+    settings_file().parent.mkdir(parents=True, exist_ok=True)
+    settings_file().write_text(f'model = "{_TINY}"\nsplit = ["{tmp_path / "second"}"]\n')
+    events, _ = ask()
     assert _tokens(events) == plain
     (notice,) = _notices(events)
     assert str(tmp_path / "second") in notice and "holds no shard" in notice

@@ -1,6 +1,7 @@
 """What the command line and the settings say of the drives, as one record; what cannot act is refused."""
 
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from app.model_choice import ModelChoice
 from app.paths import settings_file
 from app.reading import Reading, ReadingOptions, make_reading
 from app.settings import Settings
+from tests.engine.audit_files import TINY as _TINY
+from tests.engine.audit_files import shard
 from tests.fakes import ScriptedBackend
 
 Output = pytest.CaptureFixture[str]
@@ -101,6 +104,32 @@ def test_what_cannot_act_is_refused_by_name(
     Path("precious").write_text("a thesis")
     with pytest.raises(UsageError, match=told):
         _made(Path("model"), **options)
+
+
+def test_a_split_with_nothing_new_to_read_is_refused_by_name(tmp_path: Path) -> None:
+    model, second, third = (copytree(_TINY, tmp_path / name) for name in ("model", "second", "third"))
+    told = rf"--split {second} has no shard that is not in {model} already"
+    with pytest.raises(UsageError, match=told) as caught:
+        _made(model, split=[str(second)])
+    assert "--mirror" in caught.value.hint
+    # In the settings it is only told of when the model is opened: a chat goes on.
+    assert _made(model, Settings(model=str(model), split=(str(second),))).splits == (second,)
+    (model / shard(5)).unlink()
+    assert _made(model, split=[str(second)]).splits == (second,)
+    (model / shard(5)).write_bytes((second / shard(5)).read_bytes()[:-1])  # cut: the other one is read
+    assert _made(model, split=[str(second)]).splits == (second,)
+    with pytest.raises(UsageError, match=f"--split {third} has no shard"):
+        _made(model, split=[str(second), str(third)])
+    assert _made(model, split=[str(tmp_path / "gone")]).splits  # which opening it refuses
+
+
+@pytest.mark.parametrize(
+    "command", [["audit"], ["plan"], ["bench", "io"], ["mirror", "propose", "--model"], ["ask", "hi", "--model"]]
+)
+def test_every_command_refuses_a_split_with_nothing_new(command: list[str], tmp_path: Path, capsys: Output) -> None:
+    assert main([*command, str(_TINY), "--split", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"artesian: --split {tmp_path} has no shard that is not in {_TINY} already\n")
 
 
 def test_an_earlier_trace_may_be_replaced(tmp_path: Path) -> None:
