@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, UnknownCommandError, UnusedCliTokensError
 
 from app import logs
-from app.command_words import free_dash, name_continued
+from app.command_words import free_dash, name_continued, require_filled
 from app.exits import MEANINGS, ExitCode, exit_code_of
 from app.help import TwoColumns
 from app.paths import log_file
@@ -272,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.start(log_file())
     _prepare_streams()
     try:
+        require_filled(words)
         taken = free_dash(name_continued(words))
         code = make_app().meta(taken, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()

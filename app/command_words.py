@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
+
+from app.errors import UsageError
 
 CONTINUE = "--continue"
 LATEST = "latest"
@@ -39,6 +42,31 @@ def _is_chat(words: Sequence[str]) -> bool:
 
 def _is_id(word: str, is_chat: bool) -> bool:
     return not word.startswith("-") if is_chat else _BARE_WORD.fullmatch(word) is not None
+
+
+_FREE_TEXT = ("ask", "chat", "transcripts", "help")
+"""Commands that may be given an empty word: a question, a title; they say themselves what they miss."""
+
+
+def require_filled(words: Sequence[str]) -> None:
+    """Raises: UsageError for an empty word, made by a script's unset variable, where a folder or a value is expected.
+
+    As a path it would be the current folder, which nobody named.
+    """
+    command = next((word for word in words if word and not word.startswith("-")), "chat")
+    if command in _FREE_TEXT:
+        return
+    for before, word in pairwise(["", *words]):
+        option, equals, value = word.partition("=")
+        if word.startswith("--") and equals and not value.strip():
+            named = option
+        elif not word.strip():
+            named = before if before.startswith("--") else f"an argument of `artesian {command}`"
+        else:
+            continue
+        raise UsageError(
+            f"{named} is empty", hint="Give it a value, or leave it out; an unset variable makes it empty."
+        )
 
 
 def free_dash(words: Sequence[str]) -> list[str]:

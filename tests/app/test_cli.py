@@ -83,6 +83,27 @@ def test_wrong_use_is_code_2_with_one_message_and_a_way_on(arguments: list[str],
     assert err.startswith("artesian: ") and told in err and "--help`." in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["audit", ""], "an argument of `artesian audit` is empty"),
+        (["plan", "  "], "an argument of `artesian plan` is empty"),
+        (["plan", "--split", ""], "--split is empty"),
+        (["mirror", "copy", "--to="], "--to is empty"),
+        (["bench", "io", ""], "an argument of `artesian bench` is empty"),
+        (["ask", ""], "there is no question"),
+        (["ask", "hi", "--model", ""], "--model is empty"),
+        (["--model="], "--model is empty"),
+    ],
+)
+def test_an_empty_word_is_refused_and_not_taken_for_the_current_folder(
+    arguments: list[str], told: str, capsys: Output
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and told in err and "Traceback" not in err
+
+
 def test_the_traceback_goes_to_the_log_or_with_debug_to_stderr(
     use_backend: Callable[[Backend], None], capsys: Output
 ) -> None:
