@@ -80,7 +80,7 @@ ACTIONS: tuple[Action, ...] = (
         id="logs", title="Read the log", scope="global", slash="logs", help="Shows the end of the log file.",
     ),
     Action(
-        id="model", title="Choose a model", scope="global", slash="model", argument="[FOLDER]",
+        id="model", title="Choose a model", scope="global", slash="model", argument="[MODEL]",
         help="Looks for checkpoints in the usual places, checks them, and says what speed to expect.",
     ),
     Action(
@@ -260,7 +260,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         id="name_folder", title="Name another folder", scope="models", keys=("f",),
-        help="Asks for the folder of a checkpoint and checks it.",
+        help="Asks for a model's folder and checks it.",
     ),
     # in the list of places for copies
     Action(

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "carries the exact text.",
     ),
     "audit": (
-        "[OPTIONS] DIR",
+        "[OPTIONS] MODEL",
         "Check from the shard headers whether a checkpoint is whole.\n\n"
         "Works on a folder that is still downloading, and on the first few MB of each shard.",
     ),
@@ -91,7 +91,7 @@ BENCHES: dict[str, tuple[str, str]] = {
         "that it works. The exit code is 1 when anything differs, 6 when there is no card.",
     ),
     "io": (
-        "[OPTIONS] DIR",
+        "[OPTIONS] MODEL",
         "Measure how fast the drives give experts and rows.\n\n"
         "Whole experts in random order by depth and size of reads, direct and through the page cache, and 4 KB reads, "
         "each beside a plain sequential read; every drive alone, and all together. Ctrl+C ends it with the rounds that "

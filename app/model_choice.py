@@ -33,7 +33,7 @@ def choose_model(option: str | None, settings: Settings, environ: Mapping[str, s
     Raises: UsageError for a `--model` that is blank, which a script's unset variable makes.
     """
     if option is not None and not option.strip():
-        raise UsageError("--model is empty", hint="Name the folder of a checkpoint, or leave the option out.")
+        raise UsageError("--model is empty", hint="Name the model's folder, or leave the option out.")
     named: tuple[tuple[Origin, str | None], ...] = (
         ("--model", option),
         ("ARTESIAN_MODEL", environ.get("ARTESIAN_MODEL")),
@@ -53,7 +53,7 @@ def require_folder(choice: ModelChoice) -> None:
     if not choice.folder.is_dir():
         what = "is not a folder" if choice.folder.exists() else "does not exist"
         raise MissingFolder(
-            f"the model folder {choice.folder} ({choice.origin}) {what}",
+            f"the model's folder {choice.folder} ({choice.origin}) {what}",
             hint="Give the folder that holds config.json and the .safetensors files.",
         )
     require_config(choice.folder)

@@ -255,7 +255,7 @@ class PlainChat:
         self.tell(f"Artesian with {demo or one_line(str(self.choice.folder))}.")
         if demo:
             self.tell(
-                "--model DIR names the real one; `artesian plan --released` says what it would take and give here."
+                "--model MODEL names the real one's folder; `artesian plan --released` says what it takes and gives."
             )
         self.tell("A line is a message; a backslash at its end goes on with the next. /help lists the commands.")
 

@@ -15,7 +15,7 @@ _BY_PLAN = "as the plan says"
 _BY_MODEL = "as the model's folder says"
 
 WORDS: Mapping[str, tuple[str, str]] = {
-    "model": ("the bundled demo", "Folder of the checkpoint."),
+    "model": ("the bundled demo", "The model's folder."),
     "think": ("high; the demo: off", "How much it thinks before it answers."),
     "numerics": ("exact", "Float32 activations, or the vendor's roundings."),
     "max_tokens": ("8192; 65536 and more when thinking", "Most tokens of one reply, thinking included."),

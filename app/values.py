@@ -87,7 +87,7 @@ def default_max_tokens(effort: Effort) -> int:
 
 
 RULES: Mapping[str, Rule] = {
-    "model": Rule(is_filled, "the folder of a checkpoint"),
+    "model": Rule(is_filled, "a model's folder"),
     "think": Rule(is_effort, EFFORTS),
     "numerics": Rule(lambda v: v in ("exact", "reference"), "exact or reference"),
     "max_tokens": Rule(lambda v: is_whole(v) and v >= 1, "a whole number, at least 1"),

@@ -314,7 +314,7 @@ def read_config(folder: Path, *, config: Path | None = None) -> ConfigReading:
     if not files:
         raise ConfigError(
             f"{folder}: no config.json and no inference/config.json",
-            hint="Point at the checkpoint folder: the one that holds the shards and a config.json.",
+            hint="Point at the model's folder: the one that holds the shards and a config.json.",
         )
     if len(files) == 2 and files[0].layout == files[1].layout:
         raise ConfigError(f"{files[0].path} and {files[1].path} are both in the {files[0].layout} layout")

@@ -65,7 +65,7 @@ def read_tokenizer_file(path: Path) -> TokenizerFile:
         data = read_regular(path, _MAX_BYTES)
     except FileNotFoundError as error:
         raise TokenizerError(
-            f"{path}: there is no tokenizer", hint="The checkpoint folder needs the released tokenizer.json."
+            f"{path}: there is no tokenizer", hint="The model's folder needs the released tokenizer.json."
         ) from error
     except OSError as error:
         raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}", hint=_FETCH_HINT) from error

@@ -37,7 +37,7 @@ def shard_problems(folder: Path, records: Mapping[str, ShardRecord]) -> list[Pro
             f"{shown(str(folder))} holds {what}",
             found=0,
             expected=len(records) or None,
-            hint="The download brought nothing, or this is not the checkpoint's folder.",
+            hint="The download brought nothing, or this is not the model's folder.",
         )
         return [Problem(error=error, blocks=True), *faults]
     refusals = [record.faults[0] for record in present if record.status == "unreadable"]

@@ -123,7 +123,7 @@ def unsafe_reason(name: str) -> str | None:
         return "names a drive"
     parts = name.split("/")
     if ".." in parts:
-        return "leaves the checkpoint folder"
+        return "leaves the model's folder"
     if "" in parts or "." in parts:
         return "is not a plain relative path"
     longest = max(len(os.fsencode(part)) for part in parts)

@@ -90,7 +90,7 @@ class ReplicaSet:
             raise MissingShard(
                 f"no folder holds a whole {shown(shard)}",
                 shard=shard,
-                hint="Run `artesian audit` on the checkpoint's folder.",
+                hint="Run `artesian audit` on the model's folder.",
             )
         return tuple(self._copies[shard])
 

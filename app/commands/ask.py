@@ -35,7 +35,7 @@ IndexOwner = Literal["published", "nearest"]
 
 _DEMO_NOTE = (
     "artesian: answering with the bundled demo, a tiny model that knows only Artesian's help. It is not DeepSeek.\n"
-    "  Name the folder of a checkpoint with --model, ARTESIAN_MODEL or `model` in the settings.\n"
+    "  Name the model's folder with --model, ARTESIAN_MODEL or `model` in the settings.\n"
 )
 
 
@@ -60,7 +60,7 @@ class AskOptions:
 
 def run(
     *question: Annotated[str, Parameter(help="The question; - reads it from stdin.")],
-    model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
+    model: Annotated[str | None, Parameter(help="The model's folder. [default: as set, else the demo]")] = None,
     system: Annotated[str | None, Parameter(help="A system message before the question.")] = None,
     think: Annotated[str | None, Parameter(help=f"{EFFORTS}. [default: high; the demo: off]")] = None,
     show_thinking: Annotated[

@@ -30,13 +30,15 @@ _WORDS = {Outcome.PASS: "pass", Outcome.FAIL: "FAIL", Outcome.UNDECIDED: "open"}
 
 
 def run(
-    folder: Annotated[Path, Parameter(name="DIR", help="The checkpoint's folder, or one of header prefixes.")],
+    folder: Annotated[Path, Parameter(name="MODEL", help="The model's folder, or one of header prefixes.")],
     /,
     *,
     split: Annotated[
         list[Path] | None, Parameter(help="Folder with more shards of the checkpoint; may be repeated.")
     ] = None,
-    config: Annotated[Path | None, Parameter(help="Config file to use, in either layout. [default: DIR's own]")] = None,
+    config: Annotated[
+        Path | None, Parameter(help="Config file to use, in either layout. [default: the model's own]")
+    ] = None,
     require_complete: Annotated[bool, Parameter(help="What cannot be decided yet counts as failed.")] = False,
     json_output: Annotated[bool, Parameter(name="--json", help="Print the whole report as JSON.")] = False,
     list_pattern: Annotated[

@@ -40,7 +40,7 @@ DEFAULT_ROUNDS = 3
 
 
 def run(
-    folder: Annotated[Path, Parameter(name="MODEL", help="A checkpoint, or what `artesian bench slice` made.")],
+    folder: Annotated[Path, Parameter(name="MODEL", help="The model's folder, or what `artesian bench slice` made.")],
     /,
     *,
     prompt_tokens: Annotated[int, Parameter(help="Tokens of the prompt, drawn at random.")] = DEFAULT_PROMPT_TOKENS,

@@ -34,7 +34,9 @@ _EMULATED_SHRINK = 8
 def run(
     models: Annotated[
         tuple[Path, ...],
-        Parameter(name="MODEL", help="Checkpoints, or slices. [default: the demo]", negative="", show_default=False),
+        Parameter(
+            name="MODEL", help="Models' folders, or slices. [default: the demo]", negative="", show_default=False
+        ),
     ] = (),
     /,
     *,

@@ -40,7 +40,7 @@ _HEAD = ("drive", "reads", "by", "depth", "size", "median", "lowest", "highest",
 
 
 def run(
-    folder: Annotated[Path, Parameter(name="DIR", help="A checkpoint, or what `artesian bench slice` made.")],
+    folder: Annotated[Path, Parameter(name="MODEL", help="The model's folder, or what `artesian bench slice` made.")],
     /,
     *,
     mirror: Annotated[list[Path] | None, Parameter(help="Folder with copies of its shards; may be repeated.")] = None,

@@ -35,7 +35,7 @@ _STDIN = 0
 
 def run(
     *,
-    model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
+    model: Annotated[str | None, Parameter(help="The model's folder. [default: as set, else the demo]")] = None,
     resume: Annotated[
         str | None, Parameter(name="--continue", help="Go on with a saved conversation, [ID] or the latest.")
     ] = None,

@@ -43,7 +43,7 @@ _LONGEST_LICENCE = 60
 
 def run(
     *,
-    model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")] = None,
+    model: Annotated[str | None, Parameter(help="The model's folder. [default: as set, else the demo]")] = None,
     as_json: Annotated[bool, Parameter(name="--json", help="Print one JSON object.")] = False,
 ) -> ExitCode:
     """Show versions, CPU features, direct I/O, GPUs and paths. The exit code is 0 whatever is found."""
@@ -151,7 +151,7 @@ def _kept_lines(kept: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _direct_lines(paths: list[dict[str, Any]]) -> list[tuple[str, str]]:
     if not paths:
-        return [("not tried", "there is no file to read in the model folder")]
+        return [("not tried", "there is no file to read in the model's folder")]
     lines = []
     for path in paths:
         where = f"{path['kind']}, {path['file_system']}" if path["file_system"] else path["kind"]

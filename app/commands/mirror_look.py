@@ -24,7 +24,7 @@ from storage.errors import StorageError
 from storage.mirroring.places import Place
 from storage.mirroring.proposal import Proposal
 
-ModelOption = Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: as set, else the demo]")]
+ModelOption = Annotated[str | None, Parameter(help="The model's folder. [default: as set, else the demo]")]
 SplitOption = Annotated[
     list[Path] | None, Parameter(help="Folder with more of the model's shards; may be repeated. [default: as set]")
 ]

@@ -36,7 +36,10 @@ PLOT_BYTES = 128_000_000_000
 def run(
     model: Annotated[
         Path | None,
-        Parameter(name="MODEL", help="Checkpoint, header prefixes, or a config.json. [default: as set, else the demo]"),
+        Parameter(
+            name="MODEL",
+            help="The model's folder, one of header prefixes, or a config.json. [default: as set, else the demo]",
+        ),
     ] = None,
     /,
     *,

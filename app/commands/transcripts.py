@@ -158,7 +158,7 @@ def replay(
     *,
     turn: Annotated[int | None, Parameter(help="Number of the reply, from 1. [default: the last]")] = None,
     reread: Annotated[bool, Parameter(help="Read its whole prompt at once; may differ by design.")] = False,
-    model: Annotated[str | None, Parameter(help="Folder of the checkpoint. [default: the one it was made by]")] = None,
+    model: Annotated[str | None, Parameter(help="The model's folder. [default: the one it was made by]")] = None,
     as_json_: Json = False,
 ) -> ExitCode:
     """Make a reply again and compare its tokens; exit code 1 when they differ.

@@ -14,7 +14,7 @@ from app.report import envelope, table
 
 
 def run(
-    model: Annotated[str, Parameter(help="Folder of the checkpoint.")],
+    model: Annotated[str, Parameter(help="The model's folder.")],
     /,
     *,
     golden: Annotated[str, Parameter(help="Folder with golden.json and the recorded tensors.")],

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -81,6 +82,26 @@ def test_wrong_use_is_code_2_with_one_message_and_a_way_on(arguments: list[str],
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("artesian: ") and told in err and "--help`." in err
+
+
+@pytest.mark.parametrize(
+    "command", [["audit"], ["plan"], ["verify"], ["bench", "decode"], ["bench", "io"], ["bench", "gpu"]]
+)
+def test_a_model_is_called_model_wherever_it_is_an_argument(command: list[str], capsys: Output) -> None:
+    assert main([*command, "--help"]) == 0
+    usage, *rest = capsys.readouterr().out.splitlines()
+    assert "MODEL" in usage and "DIR" not in usage.replace("--golden DIR", "")
+    (line,) = [line for line in rest if line.split()[:1] == ["MODEL"]]
+    assert re.search(r"[Mm]odel(s'|'s) folder", line)
+
+
+@pytest.mark.parametrize(
+    "command", [["ask"], ["chat"], ["doctor"], ["mirror", "scan"], ["mirror", "copy"], ["transcripts", "replay"]]
+)
+def test_the_option_that_names_a_model_is_explained_in_the_same_words(command: list[str], capsys: Output) -> None:
+    assert main([*command, "--help"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["--model"]]
+    assert "The model's folder." in line
 
 
 @pytest.mark.parametrize(
