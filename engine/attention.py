@@ -11,11 +11,12 @@ from engine.config import ModelConfig
 from engine.hyper import normed
 from engine.indexer import index_keys, select
 from engine.kernels import FRESH, Workspace
-from engine.kernels.card_path import near
+from engine.kernels.card_path import pieces
 from engine.numerics import Numerics
 from engine.phases import PhaseClock
 from engine.rotary import rotated
 from engine.state import State, Step
+from engine.transfer import bring
 from engine.weights import AttentionWeights, CompressorWeights, stored_bytes
 
 _GATHER_BYTES = 16 << 20
@@ -31,11 +32,12 @@ def attention(
 ) -> Tensor:  # fmt: skip
     """The attention half of block `layer`, stage and publish included. What choosing groups takes is the "indexer"'s.
 
-    Shapes: x [T, D] after the attention norm; freq [rd/2]; result [T, D].
+    Shapes: x [T, D] after the attention norm; freq [rd/2]; result [T, D]. Everything lies on the layer's device.
     Source: spec/architecture section 9.
     """
-    low_rank, query = queries(x, weights, step.positions, config, freq, numerics, work)
-    keys = window_keys(x, weights, step.positions, config, freq, numerics, work)
+    positions, some = step.positions_on(x.device), pieces(x)
+    low_rank = low_rank_query(x, weights, config, numerics, work)
+    keys = window_keys(x, weights, positions, config, freq, numerics, work)
     window = state.stage_window(step, layer, keys)  # [<W + T, hd] by position
     ratio = config.ratio(layer)
     if ratio:
@@ -44,37 +46,63 @@ def attention(
             step.kv_source = layer
         if weights.indexer is not None:
             clock.lap("attention")
-            step.selection = select(x, low_rank, weights.indexer, layer, state, step, config, freq, numerics, work)
+            parts = [
+                select(x, low_rank, weights.indexer, layer, state, step, rows, config, freq, numerics, work)
+                for rows in some
+            ]
+            step.selection = parts[0] if len(parts) == 1 else torch.cat(parts)
             clock.lap("indexer", stored_bytes(weights.indexer))
     latents, selection = None, None
     if ratio:
         assert step.selection is not None, "verified configs put an index source before every reader"
-        selection = step.selection
-        latents = state.sources[step.kv_source].latents.upto((step.start + step.n_rows) // ratio)
+        selection = step.selection = bring(step.selection, x.device)
+        latents = state.sources[step.kv_source].latents.upto((step.start + step.n_rows) // ratio, x.device)
     kernels = numerics.native()
     if kernels is not None:
+        query = heads(low_rank, weights, positions, config, freq, numerics, work)
         out = kernels.attend(query, window, config.window_size, latents, selection, weights.sink, work)
-        return project_out(out, weights, step.positions, config, freq, numerics, work)
+        return project_out(out, weights, positions, config, freq, numerics, work)
+    halves = [
+        _attended(low_rank, window, latents, selection, rows, weights, step, positions, config, freq, numerics)
+        for rows in some
+    ]
+    return halves[0] if len(halves) == 1 else torch.cat(halves)
+
+
+def _attended(
+    low_rank: Tensor, window: Tensor, latents: Tensor | None, selection: Tensor | None, rows: slice,
+    weights: AttentionWeights, step: Step, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics,
+) -> Tensor:  # fmt: skip
+    """What torch makes of some rows of a step, from their low-rank queries on: [R, D]."""
+    mine = positions if rows.stop - rows.start == step.n_rows else positions[rows]
+    query = heads(low_rank[rows], weights, mine, config, freq, numerics)
     out = torch.empty_like(query)
     n_keys = config.window_size + (selection.shape[1] if selection is not None else 0)
     block = max(1, _GATHER_BYTES // (4 * n_keys * config.head_dim))
-    for row in range(0, step.n_rows, block):
-        rows = slice(row, min(row + block, step.n_rows))
-        gathered, valid = _gather(window, latents, selection, rows, step, config)
-        out[rows] = sparse_attention(query[rows], gathered, valid, weights.sink, numerics)
-    return project_out(out, weights, step.positions, config, freq, numerics)
+    for row in range(rows.start, rows.stop, block):
+        part = slice(row, min(row + block, rows.stop))
+        gathered, valid = _gather(window, latents, selection, part, step, positions, config)
+        here = slice(part.start - rows.start, part.stop - rows.start)
+        out[here] = sparse_attention(query[here], gathered, valid, weights.sink, numerics)
+    return project_out(out, weights, mine, config, freq, numerics)
 
 
-def queries(
-    x: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor, numerics: Numerics,
-    work: Workspace = FRESH,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The low-rank query [T, Rq], which the indexer shares, and the rotated heads [T, H, hd]."""
+def low_rank_query(
+    x: Tensor, weights: AttentionWeights, config: ModelConfig, numerics: Numerics, work: Workspace = FRESH
+) -> Tensor:
+    """What heads are made of, and the indexer's: [T, D] -> [T, Rq]."""
     low_rank = numerics.value(numerics.product(numerics.operand(x), weights.wq_a, work))
-    low_rank = normed(low_rank, weights.q_norm, config.norm_eps, numerics, work)
-    heads = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b, work))
-    heads = work.reshaped(heads, heads.shape[0], config.n_heads, config.head_dim)
-    return low_rank, rotated(heads, positions, freq, numerics)
+    return normed(low_rank, weights.q_norm, config.norm_eps, numerics, work)
+
+
+def heads(
+    low_rank: Tensor, weights: AttentionWeights, positions: Tensor, config: ModelConfig, freq: Tensor,
+    numerics: Numerics, work: Workspace = FRESH,
+) -> Tensor:  # fmt: skip
+    """The rotated queries of all heads: [T, Rq] -> [T, H, hd]."""
+    made = numerics.value(numerics.product(numerics.operand(low_rank), weights.wq_b, work))
+    made = work.reshaped(made, made.shape[0], config.n_heads, config.head_dim)
+    return rotated(made, positions, freq, numerics)
 
 
 def window_keys(
@@ -109,7 +137,7 @@ def _compress(
         latents = numerics.value((values * _softmax(gates.view(n_groups, ratio, -1))).sum(1))  # [G, hd]
     latents = normed(latents, weights.norm, config.norm_eps, numerics, work)
     first = step.start // ratio
-    positions = (first + torch.arange(latents.shape[0])) * ratio  # of each group's first token
+    positions = (first + torch.arange(latents.shape[0], device=x.device)) * ratio  # of each group's first token
     cache.keys.write(first, index_keys(latents, positions, weights, config, freq, numerics, work))
     cache.latents.write(first, numerics.compressed_kv(rotated(latents, positions, freq, numerics)))
 
@@ -121,12 +149,13 @@ def _softmax(gates: Tensor) -> Tensor:
 
 
 def _gather(
-    window: Tensor, latents: Tensor | None, selection: Tensor | None, rows: slice, step: Step, config: ModelConfig
-) -> tuple[Tensor, Tensor]:
+    window: Tensor, latents: Tensor | None, selection: Tensor | None, rows: slice, step: Step, positions: Tensor,
+    config: ModelConfig,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Keys of some rows side by side: [R, J, hd], and which of them are visible: [R, J] bool."""
     base = step.start - (window.shape[0] - step.n_rows)  # position of the first window key
-    back = torch.arange(min(config.window_size, step.start + rows.stop) - 1, -1, -1)
-    index = (step.positions[rows] - base).unsqueeze(1) - back  # [R, W] the oldest first
+    back = torch.arange(min(config.window_size, step.start + rows.stop) - 1, -1, -1, device=window.device)
+    index = (positions[rows] - base).unsqueeze(1) - back  # [R, W] the oldest first
     keys, valid = window[index.clamp_min(0)], index >= 0
     if latents is not None and selection is not None and selection.shape[1]:
         chosen = selection[rows]
@@ -173,9 +202,7 @@ def project_out(
 
     `wo_a` is block diagonal: group g of consecutive heads meets rows g*Ro .. g*Ro+Ro-1.
     """
-    home = out.device
     out = rotated(out, positions, freq, numerics, back=True)
     out = work.reshaped(out, out.shape[0], config.n_heads * config.head_dim)
-    out = near(out, weights.wo_a, weights.wo_b)
     middle = numerics.value(numerics.grouped(out, weights.wo_a, config.o_groups, work))
-    return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b, work)).to(home)
+    return numerics.value(numerics.product(numerics.operand(middle), weights.wo_b, work))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.experts import ExpertWeights
 from engine.numerics import Numerics, sigmoid
+from engine.transfer import bring
 
 
 def gated(gate: Tensor, up: Tensor, limit: float) -> Tensor:
@@ -41,7 +42,7 @@ def contribute(
         kernels.routed_experts(operand, matrices, uses, weights.contiguous(), limit, parts)
         return
     # One copy of indices for all experts: on a card each would be a transfer of its own.
-    places = torch.tensor([place for some in uses for place in some], device=operand.device)
+    places = bring(torch.tensor([place for some in uses for place in some]), operand.device)
     rows, gate_weights = places // weights.shape[1], weights.reshape(-1)[places]
     flat = parts.view(-1, parts.shape[2])
     at = 0

@@ -17,7 +17,9 @@ from engine.formats import check_codes, expand_rows
 from engine.hashing import EngramTable, lookback, row_ids
 from engine.hyper import rms
 from engine.kernels import FRESH, Workspace
+from engine.kernels.card_path import pieces
 from engine.numerics import Numerics, sigmoid
+from engine.transfer import bring
 from engine.weights import EngramWeights
 
 
@@ -77,11 +79,17 @@ def engram(
 ) -> Tensor:  # fmt: skip
     """The stream with the gated lookup added to every copy.
 
-    Shapes: h [T, m, D]; rows [T, (N-1)*He*de]; result like h. The native kernels put it in `out` if given, which may be
-    h.
+    Shapes: h [T, m, D]; rows [T, (N-1)*He*de], in memory; result like h. The native kernels put it in `out` if given,
+    which may be h; many rows on a card are updated where they are.
     Source: spec/architecture section 6.5.
     """
     m, d = config.hc_mult, config.dim
+    some = pieces(h)
+    if len(some) > 1:
+        for part in some:
+            h[part] = engram(h[part], rows[part], weights, config, numerics)
+        return h
+    rows = bring(rows, h.device)
     projected = numerics.value(numerics.product(numerics.operand(rows), weights.wkv, work))  # [T, (m+1)*D]
     kernels = numerics.native()
     if kernels is not None:

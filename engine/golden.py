@@ -187,7 +187,7 @@ def compare(
             slots_per_layer=config.n_routed_experts,
             cards=() if card is None else [(card, dict.fromkeys(layers, config.n_routed_experts))],
         )
-        places = None if card is None else TrunkPlaces(dict.fromkeys(layers, card), card)
+        places = None if card is None else TrunkPlaces(dict.fromkeys(layers, card), card, card)
         model = Model.open(
             files, config, streams=everything, numerics=numerics, drafts=recorded.has_drafts, trunk_places=places
         )

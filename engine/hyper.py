@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.kernels import FRESH, Matrix, Workspace
+from engine.kernels.card_path import pieces
 from engine.numerics import EXACT, Numerics, sigmoid
 from engine.weights import MixWeights
 
@@ -55,6 +56,10 @@ def mix(
     if kernels is not None:
         rounds, x = config.hc_sinkhorn_iters, h.contiguous()
         return Mix(*kernels.mix(x, weights.fn, weights.base, weights.scale, config.norm_eps, eps, rounds, work))
+    some = pieces(h)
+    if len(some) > 1:
+        parts = zip(*(mix(h[rows], weights, config, numerics) for rows in some), strict=True)
+        return Mix(*(torch.cat(part) for part in parts))
     flat = h.flatten(1)  # [T, m*D] copy-major
     product = numerics.product(flat, Matrix(kind="plain", weight=weights.fn, scale=None))
     z = product * rms(flat, config.norm_eps)  # [T, (2+m)*m]
@@ -94,13 +99,16 @@ def collapse_normed(
     kernels = numerics.native()
     if kernels is not None:
         return kernels.collapse(h.contiguous(), pre.contiguous(), weight, eps, work)
+    some = pieces(h)
+    if len(some) > 1:
+        return torch.cat([collapse_normed(h[rows], pre[rows], weight, eps, numerics) for rows in some])
     return normed(collapse(h, pre, numerics), weight, eps, numerics)
 
 
 def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics, out: Tensor | None = None) -> Tensor:
     """post[j] * y + sum over i of comb[i, j] * h[i]. Shapes: h [T, m, D]; y [T, D]; result like h.
 
-    The native kernels put the result in `out` if given, which is not h.
+    The native kernels put the result in `out` if given, which is not h; many rows on a card are updated where they are.
 
     Products and sums are separate float32 steps in copy order, as in the released runtime: fused ones round a
     bfloat16 stream differently often enough to be seen (of 130 golden prompt positions 42 instead of 129 then agree to
@@ -109,6 +117,11 @@ def update(h: Tensor, y: Tensor, coefficients: Mix, numerics: Numerics, out: Ten
     kernels = numerics.native()
     if kernels is not None:
         return kernels.update(h.contiguous(), y.contiguous(), coefficients.post, coefficients.comb, out)
+    some = pieces(h)
+    if len(some) > 1:
+        for rows in some:
+            h[rows] = update(h[rows], y[rows], Mix(*(part[rows] for part in coefficients)), numerics)
+        return h
     mixed = coefficients.comb[:, 0].unsqueeze(-1) * h[:, :1]  # [T, m, D]
     for copy in range(1, h.shape[1]):
         mixed = mixed + coefficients.comb[:, copy].unsqueeze(-1) * h[:, copy : copy + 1]

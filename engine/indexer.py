@@ -14,6 +14,7 @@ from engine.numerics import Numerics
 from engine.rotary import rotated
 from engine.schedule import NO_OWNER, n_scored
 from engine.state import State, Step
+from engine.transfer import bring
 from engine.weights import CompressorWeights, IndexerWeights
 
 _SCORE_BYTES = 4 << 20
@@ -41,46 +42,52 @@ def index_keys(
 
 
 def select(
-    x: Tensor, low_rank_query: Tensor, weights: IndexerWeights, layer: int, state: State, step: Step,
+    x: Tensor, low_rank_query: Tensor, weights: IndexerWeights, layer: int, state: State, step: Step, some: slice,
     config: ModelConfig, freq: Tensor, numerics: Numerics, work: Workspace = FRESH,
 ) -> Tensor:  # fmt: skip
-    """The groups each row attends to: [T, min(K, groups)] int64, ascending, -1 behind the last.
+    """The groups that some rows of a step attend to: [R, min(K, groups)] int64, ascending, -1 behind the last.
 
-    Shapes: x [T, D] (after the attention norm); low_rank_query [T, Rq]. Publishes candidate blocks when this layer
-    makes them.
+    Shapes: x [T, D] (after the attention norm) and low_rank_query [T, Rq], of all rows. Publishes candidate blocks when
+    this layer makes them; groups are the step's, so that what is chosen for some of its rows is as wide as for others.
     Source: spec/architecture sections 9.5, 9.6, 12.
     """
-    heads, width = config.index_n_heads, config.index_head_dim
+    heads, width, device = config.index_n_heads, config.index_head_dim, x.device
+    positions, n_rows = step.positions_on(device), some.stop - some.start
+    if n_rows < step.n_rows:
+        x, low_rank_query, positions = x[some], low_rank_query[some], positions[some]
     queries = numerics.value(numerics.product(numerics.operand(low_rank_query), weights.wq_b, work))
-    queries = work.reshaped(queries, step.n_rows, heads, width)
-    queries = numerics.index(rotated(queries, step.positions, freq, numerics))  # [T, Hi, di]
+    queries = work.reshaped(queries, n_rows, heads, width)
+    queries = numerics.index(rotated(queries, positions, freq, numerics))  # [R, Hi, di]
     head_weight = numerics.value(numerics.product(x, weights.weights_proj, work))
-    head_weight = numerics.value(head_weight.mul_(width**-0.5 * heads**-0.5))  # [T, Hi] may be negative
+    head_weight = numerics.value(head_weight.mul_(width**-0.5 * heads**-0.5))  # [R, Hi] may be negative
 
     owners = step.schedule.owners[layer]
     counts = [n_scored(config, layer, owner, step.start + row) for row, owner in enumerate(owners)]
     n_groups = max(counts)
-    picks = torch.full((step.n_rows, min(config.index_topk, n_groups)), -1, dtype=torch.int64)
+    picks = torch.full((n_rows, min(config.index_topk, n_groups)), -1, dtype=torch.int64, device=device)
     makes_candidates = layer == config.candidate_source_layer
-    if makes_candidates:
-        step.candidates = torch.zeros((step.n_rows, -(-n_groups // config.candidate_block_size)), dtype=torch.bool)
+    if makes_candidates and some.start == 0:
+        shape = (step.n_rows, -(-n_groups // config.candidate_block_size))
+        step.candidates = torch.zeros(shape, dtype=torch.bool, device=device)
+    elif step.candidates is not None:
+        step.candidates = bring(step.candidates, device)
     if n_groups == 0:
         return picks
     # The native path sums over heads as it goes: released sizes then score 32 rows together at 32,768 groups, not 1.
     per_row = n_groups if numerics.native() is not None else heads * n_groups
     block = max(1, _SCORE_BYTES // (4 * per_row))
     allowed: Tensor | None = None
-    row = 0
-    while row < step.n_rows:
+    row = some.start
+    while row < some.stop:
         stop = row + 1
-        while stop < step.n_rows and stop - row < block and owners[stop] == owners[row]:
+        while stop < some.stop and stop - row < block and owners[stop] == owners[row]:
             stop += 1
         if owners[row] != NO_OWNER:
-            rows = slice(row, stop)
+            rows, here = slice(row, stop), slice(row - some.start, stop - some.start)
             n = max(counts[rows])
-            keys = state.sources[owners[row]].keys.upto(n).to(torch.float32)  # [n, di]
-            scores = _scores(queries[rows], head_weight[rows], keys, numerics)  # [R, n]
-            visible = torch.tensor(counts[rows])  # [R]
+            keys = state.sources[owners[row]].keys.upto(n, device).to(torch.float32)  # [n, di]
+            scores = _scores(queries[here], head_weight[here], keys, numerics)  # [R, n]
+            visible = bring(torch.tensor(counts[rows]), device)  # [R]
             if makes_candidates:
                 assert step.candidates is not None
                 kept = candidate_blocks(_seen(scores, visible), visible.unsqueeze(1), config)
@@ -89,9 +96,9 @@ def select(
                 assert step.candidates is not None, "verified configs put the candidate source before its users"
                 allowed = step.candidates[rows]
             chosen = choose(scores, visible, allowed, config, numerics)
-            if row == 0 and stop == step.n_rows:
+            if stop - row == step.n_rows:
                 return chosen
-            picks[rows, : chosen.shape[1]] = chosen
+            picks[here, : chosen.shape[1]] = chosen
         row = stop
     return picks
 
@@ -127,7 +134,8 @@ def choose(scores: Tensor, visible: Tensor, allowed: Tensor | None, config: Mode
 
 def _seen(scores: Tensor, visible: Tensor) -> Tensor:
     """-inf where the row may not look. Shapes: scores [R, n]; visible [R]."""
-    return scores.masked_fill(torch.arange(scores.shape[1]) >= visible.unsqueeze(1), -torch.inf)
+    places = torch.arange(scores.shape[1], device=scores.device)
+    return scores.masked_fill(places >= visible.unsqueeze(1), -torch.inf)
 
 
 def candidate_blocks(scores: Tensor, visible: Tensor, config: ModelConfig) -> Tensor:
@@ -140,7 +148,7 @@ def candidate_blocks(scores: Tensor, visible: Tensor, config: ModelConfig) -> Te
     padded = torch.nn.functional.pad(scores, (0, -scores.shape[1] % size), value=-torch.inf)
     best = padded.view(padded.shape[0], -1, size).amax(2)  # [R, blocks]
     newest = (visible - 1) // size  # [R, 1]; -1 when nothing is visible
-    is_newest = torch.arange(best.shape[1]) == newest
+    is_newest = torch.arange(best.shape[1], device=best.device) == newest
     best = best.masked_fill(is_newest, torch.inf)
     return _largest(best, config.candidate_topk_blocks)
 
@@ -150,11 +158,11 @@ def top_k(scores: Tensor, k: int) -> Tensor:
 
     Shapes: scores [R, n]; result [R, min(k, n)] int64. Of equal scores the lowest index wins.
     """
-    picked = _largest(scores, k)
-    rows, columns = picked.nonzero(as_tuple=True)  # by row, then ascending
-    picks = torch.full((scores.shape[0], min(k, scores.shape[1])), -1, dtype=torch.int64)
-    picks[rows, picked.cumsum(1)[rows, columns] - 1] = columns
-    return picks
+    n = scores.shape[1]
+    # How many are picked is not asked for: on a card somebody would have to wait for it.
+    places = torch.where(_largest(scores, k), torch.arange(n, device=scores.device), n)  # [R, n]
+    first = places.topk(min(k, n), dim=1, largest=False, sorted=True).values
+    return first.masked_fill(first == n, -1)
 
 
 def _largest(scores: Tensor, k: int) -> Tensor:

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +30,16 @@ from engine.experts import ExpertWeights, expert_bytes
 from engine.hashing import compressed_map, engram_tables, require_declared_rows
 from engine.hyper import collapse_normed, mix, update
 from engine.kernels import FRESH, Matrix, Workspace
+from engine.kernels.card_path import FULL_HINT
 from engine.moe import ExpertWaves, Routing, moe, route
 from engine.numerics import NUMERICS, NumericsName
 from engine.phases import PhaseClock
 from engine.rotary import frequencies
 from engine.schedule import IndexOwner, Rule
-from engine.state import State, Step
+from engine.state import Devices, State, Step
 from engine.streams import Streams, StreamSettings
-from engine.tiers.trunk import TrunkPlaces, brought_home, is_on_card
+from engine.tiers.trunk import TrunkPlaces, brought_home, is_on_card, moved
+from engine.transfer import MEMORY, bring, bring_rows, fetch
 from engine.weights import BlockWeights, TrunkWeights, WeightLoader, load_trunk, stored_bytes
 from storage.checkpoint import Checkpoint
 from storage.expert_cache import Observer
@@ -45,6 +48,10 @@ from storage.stoppable import StoppableReads
 from storage.waves import Phase
 
 ShouldStop = Callable[[], bool]
+
+
+T = TypeVar("T")
+_FULL = "The card has no memory left"
 
 
 def never() -> bool:
@@ -103,11 +110,13 @@ class Model:
         thread.
         """
         self._front = front
-        self._freq = {plain: frequencies(config, compressing=not plain) for plain in (True, False)}
+        self._freq = {plain: {MEMORY: frequencies(config, compressing=not plain)} for plain in (True, False)}
+        """Of plain layers and others, on every device that asked for them."""
         self.no_drafts = head if isinstance(head, str) else ""
         """Why there is no draft head; empty when there is one."""
         self.head = None if isinstance(head, str) else self._draft_head(head, trunk.head)
         """The draft head, if it was asked for and could be opened."""
+        self._devices = self._places()
         self.reading: Callable[[], PrefillProgress] | None = None
         """How far the prompt of the turn under way is read, layer by layer; None while none is. From any thread."""
 
@@ -169,6 +178,8 @@ class Model:
             )  # fmt: skip
             undo.callback(opened.close)
             trunk = load_trunk(load, config, trunk_places)
+            if trunk_places is not None and not isinstance(head, str):
+                head = trunk_places.drafts(head)
             undo.pop_all()
         if trunk_places is not None and trunk_places.left_out:
             some = ", ".join(trunk_places.left_out[:3]) + (" and more" if len(trunk_places.left_out) > 3 else "")
@@ -216,21 +227,25 @@ class Model:
         for token in ids:
             if not 0 <= token < self.config.vocab_size:
                 raise PromptError(f"token id {token} is outside the vocabulary of {self.config.vocab_size:,}")
+        result = self._with_room(lambda: self._attempt(state, ids, rule, n_logits, should_stop, trace))
+        self.streams.end_step()
+        return result
+
+    def _with_room(self, work: Callable[[], T]) -> T:
+        """What `work` gives, tried again with less on the cards as long as they have no memory for it."""
         while True:
             try:
-                result = self._attempt(state, ids, rule, n_logits, should_stop, trace)
-            except CardFull as error:
-                if not self._make_room(error):
-                    raise
-                continue
-            self.streams.end_step()
-            return result
+                return work()
+            except (CardFull, torch.OutOfMemoryError) as error:
+                if not self._make_room():
+                    raise CardFull(_FULL, hint=FULL_HINT) from error
 
     def _attempt(
         self, state: State, ids: Sequence[int], rule: Rule, n_logits: int, should_stop: ShouldStop, trace: Trace | None
     ) -> Result:
         self.clock.begin()
         self.layers_done = 0
+        state.place(self._devices)
         step = state.begin(ids, rule)
         rows = self._front.rows(state.tokens, ids)
         with ExitStack() as undo:
@@ -240,17 +255,34 @@ class Model:
                 undo.callback(ticket.cancel)
             return self._run(state, step, rows, tickets, n_logits, should_stop, trace)
 
-    def _make_room(self, error: CardFull) -> bool:
-        """A card had no memory for a product of the trunk: experts leave it, or else the trunk does. False when nothing
-        of the model is on a card.
+    def _make_room(self) -> bool:
+        """A card had no memory for something: experts leave it, or else the trunk does, with the draft head and what is
+        kept of conversations. False when nothing of the model is on a card.
         """
         if self.streams.cards is not None and self.streams.cards.make_room():
             return True
-        if not is_on_card(self._trunk):
+        on_card = is_on_card(self._trunk) or (self.head is not None and self.head.device != MEMORY)
+        if not on_card:
             return False
         self._trunk = brought_home(self._trunk)
-        self.notices.append(f"{str(error).capitalize()}: the processor computes the whole model from now on.")
+        if self.head is not None:
+            self.head.replace(moved(self.head.weights, MEMORY), self._trunk.head)
+        self._devices = self._places()
+        self.notices.append(f"{_FULL}: the processor computes the whole model from now on.")
         return True
+
+    def _places(self) -> Devices:
+        return Devices(
+            layers=tuple(block.device for block in self._trunk.blocks),
+            drafts=MEMORY if self.head is None else self.head.device,
+        )
+
+    def _freq_of(self, plain: bool, device: torch.device) -> Tensor:
+        """Rotation frequencies [rd/2] of a kind of layers; the same tensor for all of them on a device."""
+        kept = self._freq[plain]
+        if device not in kept:
+            kept[device] = bring(kept[MEMORY], device)
+        return kept[device]
 
     def _run(
         self,
@@ -262,20 +294,26 @@ class Model:
         should_stop: ShouldStop,
         trace: Trace | None,
     ) -> Result:
-        config, numerics, ids, clock = self.config, self.numerics, step.ids, self.clock
+        config, ids, clock = self.config, step.ids, self.clock
         # Torch makes results of its own, and the stream is not kept twice for it.
-        memory = self._memory.begin(len(ids)) if numerics.native() is not None else _Memory(FRESH)
+        memory = self._memory.begin(len(ids)) if self.numerics.native() is not None else _Memory(FRESH)
         work = memory.half
         h = memory.stream.take(len(ids), config.hc_mult, config.dim)  # [T, m, D]
         h.copy_(self._embed(ids, should_stop).unsqueeze(1))
-        spare = memory.stream.take(*h.shape) if numerics.native() is not None else None
+        spare: Tensor | None = None
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
-        targets: list[Tensor] = []
+        targets: list[Callable[[], Tensor]] = []
         for block in self._trunk.blocks:
             if should_stop():
                 raise Stopped("the forward was stopped")
-            layer, freq = block.layer, self._freq[config.ratio(block.layer) == 0]
+            layer, device = block.layer, block.device
+            freq, numerics = self._freq_of(config.ratio(layer) == 0, device), self.numerics.at(device)
+            if h.device != device:
+                h, pre = bring_rows(device, h, pre)
+                spare = None
+            if spare is None and numerics.native() is not None:
+                spare = memory.stream.take(*h.shape)
             self.layers_done = layer
             n_bytes = self._bytes[layer]
             clock.lap("other")
@@ -287,7 +325,9 @@ class Model:
                 clock.lap("engram", n_bytes.engram)
             if self.head is not None and layer in config.dspark_target_layer_ids:
                 n = _draft_rows(step, config.window_size)
-                targets.append(self.head.summed(h[-n:] if n < len(ids) else h))  # [n, D]
+                summed = self.head.summed(h[-n:] if n < len(ids) else h)  # [n, D]
+                there = self.head.device  # to memory it is on its way while other layers are computed
+                targets.append(fetch(summed) if there == MEMORY else partial(bring, summed, there))
             # Attention half: collapsed with the mix handed in, scattered with its own.
             coefficients = mix(h, block.mix_attention, config, numerics, memory.first.clear())
             x = collapse_normed(h, pre, block.attention.norm, config.norm_eps, numerics, work)
@@ -309,12 +349,15 @@ class Model:
             if trace is not None:
                 self._record(trace, step, layer, routing, h)
         if self.head is not None:
-            state.stage_draft(step, torch.cat(targets, 1))
+            state.stage_draft(step, torch.cat([given() for given in targets], 1))
         if trace is not None:
             trace.rows = {layer: torch.from_numpy(ids) for layer, ids in rows.items()}
         clock.lap("other")
-        x = collapse_normed(h[-n_logits:], pre[-n_logits:], self._trunk.norm, config.norm_eps, numerics, work)
-        result = Result(step=step, logits=numerics.product(x, self._trunk.head))
+        device = self._trunk.norm.device
+        numerics = self.numerics.at(device)
+        h, pre = bring_rows(device, h[-n_logits:], pre[-n_logits:])
+        x = collapse_normed(h, pre, self._trunk.norm, config.norm_eps, numerics, work)
+        result = Result(step=step, logits=bring(numerics.product(x, self._trunk.head), MEMORY))
         clock.lap("head", self._head_bytes)
         return result
 
@@ -353,25 +396,25 @@ class Model:
 
             return waves
 
-        freq = self._freq[True]
         return DraftHead(
             self.config,
             self.numerics,
             weights,
-            freq,
+            partial(self._freq_of, True),
             embed=self._embed,
             waves=waves_of,
             output=output,
             clock=self.clock,
+            with_room=self._with_room,
         )
 
     @staticmethod
     def _record(trace: Trace, step: Step, layer: int, routing: Routing, h: Tensor) -> None:
-        trace.routing[layer] = Routing(routing.experts.clone(), routing.weights.clone())
-        trace.streams.append(h[-1].clone())
+        trace.routing[layer] = Routing(*(part.to(MEMORY, copy=True) for part in routing))
+        trace.streams.append(h[-1].to(MEMORY, copy=True))
         if layer in step.schedule.owners:
             assert step.selection is not None
-            trace.selections[layer] = step.selection
+            trace.selections[layer] = bring(step.selection, MEMORY)
             trace.owners[layer] = step.schedule.owners[layer]
 
 

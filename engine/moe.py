@@ -18,9 +18,10 @@ from engine.contribute import contribute, gated
 from engine.errors import CardFull
 from engine.experts import ExpertWeights
 from engine.kernels import FRESH, Workspace
-from engine.kernels.card_path import FULL_HINT, MOST_ROWS
+from engine.kernels.card_path import MOST_ROWS, pieces
 from engine.numerics import EXACT, Numerics
-from engine.tiers.card import Card, Pending
+from engine.tiers.card import Card, Pending, put_rows
+from engine.transfer import MEMORY, bring, fetch_rows
 from engine.weights import FfnWeights
 
 
@@ -65,31 +66,46 @@ def moe(
     x: Tensor, routing: Routing, waves: ExpertWaves, weights: FfnWeights, config: ModelConfig, numerics: Numerics,
     work: Workspace = FRESH,
 ) -> Tensor:  # fmt: skip
-    """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D]."""
+    """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D].
+
+    On a card this waits once: for what the router chose, and with it the rows, which the processor multiplies by the
+    experts that lie in memory. The shared expert is begun before that.
+    """
     kernels = numerics.native()
-    operand = x.contiguous() if kernels is not None else numerics.operand(x)
-    shared = _begin_shared(operand, weights, config, numerics, work)
-    parts = routed(operand, routing, waves, config.swiglu_limit, numerics, work)
     if kernels is not None:
-        return kernels.total(parts, shared(), work)
+        operand = x.contiguous()
+        parts = routed(operand, routing, waves, config.swiglu_limit, numerics, work)
+        return kernels.total(parts, shared_expert(operand, weights, config, numerics, work), work)
+    operand = numerics.operand(x)
+    arriving = fetch_rows(*routing, operand)
+    shared = shared_expert(operand, weights, config, numerics, work)
+    parts = routed(operand, routing, waves, config.swiglu_limit, numerics, work, arriving)
     total = parts[:, 0]
     for rank in range(1, parts.shape[1]):
         total = total + parts[:, rank]
-    return numerics.value(total + shared())
+    return numerics.value(bring(total, x.device) + shared)
 
 
 def routed(
-    operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, numerics: Numerics, work: Workspace = FRESH
-) -> Tensor:
+    operand: Tensor, routing: Routing, waves: ExpertWaves, limit: float, numerics: Numerics, work: Workspace = FRESH,
+    arriving: Callable[[], Sequence[Tensor]] | None = None,
+) -> Tensor:  # fmt: skip
     """Every expert's contributions, wherever it lies: operand [T, D] -> [T, k, D].
 
-    What cards compute is begun as it comes and collected later, so that cards and the processor work at once. What a
-    card has no memory for is asked for again, and then comes from elsewhere.
+    The result lies with the operand; that of many rows on a card in memory, where there is room for it. Of an operand
+    on a card, `arriving` gives the routing's two parts and the operand in memory. What cards compute is begun as it
+    comes and collected later, so that cards and the processor work at once. What a card has no memory for is asked for
+    again, and then comes from elsewhere.
     """
+    chosen, gate, here = (*routing, operand) if arriving is None else arriving()
+    given = _Rows(operand, routing.weights, here, gate)
     places: dict[int, list[int]] = {}
-    for place, expert in enumerate(chain.from_iterable(routing.experts.tolist())):
+    for place, expert in enumerate(chain.from_iterable(chosen.tolist())):
         places.setdefault(expert, []).append(place)
-    parts = work.take(*routing.experts.shape, operand.shape[1])  # [T, k, D]
+    home = operand.device if operand.shape[0] <= MOST_ROWS else MEMORY
+    mine = work.take(*chosen.shape, operand.shape[1])  # [T, k, D] what the processor computes
+    parts = mine if home == MEMORY else torch.empty(mine.shape, device=home)
+    computed: list[int] = []
     begun: deque[Pending] = deque()
     wanted = sorted(places)
     while wanted:
@@ -99,18 +115,36 @@ def routed(
                 uses = [places[expert] for expert, _ in some]
                 experts = [w for _, w in some]
                 if card is None:
-                    contribute(operand, experts, uses, routing.weights, limit, numerics, parts)
+                    contribute(here, experts, uses, gate, limit, numerics.at(MEMORY), mine)
+                    computed += chain.from_iterable(uses)
                     continue
                 try:
-                    begun.append(card.begin(operand, routing.weights, experts, uses, limit, numerics))
+                    begun.append(card.begin(*given.on(card.device), experts, uses, limit, numerics, home))
                 except CardFull:
                     again += [expert for expert, _ in some]
-                while len(begun) > _MOST_BEGUN:
+                # What stays on cards nobody waits for, and what it takes is soon free again.
+                while len(begun) > (_MOST_BEGUN if home == MEMORY else 0):
                     begun.popleft().finish(parts)
         wanted = again
     for pending in begun:
         pending.finish(parts)
+    if parts is not mine and computed:
+        at = torch.tensor(computed)
+        put_rows(parts, at, mine.view(-1, mine.shape[2])[at])
     return parts
+
+
+class _Rows(NamedTuple):
+    """What experts are given, where it was made and in memory."""
+
+    operand: Tensor
+    weights: Tensor
+    here: Tensor
+    here_weights: Tensor
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Operand and weights for the experts of a card."""
+        return (self.operand, self.weights) if self.operand.device == device else (self.here, self.here_weights)
 
 
 _MOST_BEGUN = 4
@@ -127,29 +161,18 @@ def _by_card(
     return sorted(groups.items(), key=lambda item: item[0] is None)
 
 
-def _begin_shared(
-    operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics, work: Workspace
-) -> Callable[[], Tensor]:
-    """The shared expert of every row, begun at once where its weights lie on a card."""
-    device = weights.shared_w1.weight.device
-    if device.type == "cpu" or operand.shape[0] > MOST_ROWS:  # more are gone through in pieces
-        return lambda: shared_expert(operand, weights, config, numerics, work)
-    try:
-        there = shared_expert(operand.to(device), weights, config, numerics.at(device))
-    except torch.OutOfMemoryError as error:
-        raise CardFull(f"{device} has no memory left", hint=FULL_HINT) from error
-    return lambda: there.to(operand.device)
-
-
 def shared_expert(
     operand: Tensor, weights: FfnWeights, config: ModelConfig, numerics: Numerics, work: Workspace = FRESH
 ) -> Tensor:
     """The expert every row uses, unweighted. Shapes: operand [T, D]; result [T, D]."""
-    kernels = numerics.native() if weights.shared_w1.weight.is_cpu else None
+    kernels = numerics.native()
     if kernels is not None:
         return kernels.gated_expert(
             operand, weights.shared_w1, weights.shared_w3, weights.shared_w2, config.swiglu_limit, work
         )
+    some = pieces(operand)
+    if len(some) > 1:
+        return torch.cat([shared_expert(operand[rows], weights, config, numerics) for rows in some])
     gate = numerics.value(numerics.product(operand, weights.shared_w1))
     up = numerics.value(numerics.product(operand, weights.shared_w3))
     inner = numerics.value(gated(gate, up, config.swiglu_limit))

@@ -8,7 +8,7 @@ next forward stages over the last one, which can then no longer be committed.
 A state can be taken back to an earlier position only where a `Tail` was kept: windows and open groups hold no past.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,9 +18,19 @@ from engine.caches import Growing, Window
 from engine.config import ModelConfig
 from engine.draft.rings import DraftRings, Project
 from engine.schedule import NO_OWNER, IndexOwner, Rule, Schedule, schedule
+from engine.transfer import MEMORY, bring
 
 KINDS: Mapping[Rule, int] = {"prefill": 0, "decode": 1}
 """How a position's rule is noted in `State.kinds`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Where a model computes, and so where what it keeps of a conversation lies."""
+
+    layers: tuple[torch.device, ...]
+    drafts: torch.device = MEMORY
+    """Of the draft head."""
 
 
 class SourceCache:
@@ -35,6 +45,12 @@ class SourceCache:
         self.open_values = torch.empty((self.ratio - 1, config.head_dim))
         """`compressor.wkv x` of the positions waiting in the open group; position p at row p % ratio."""
         self.open_gates = torch.empty((self.ratio - 1, config.head_dim))
+
+    def place(self, own: torch.device, readers: Collection[torch.device], scorers: Collection[torch.device]) -> None:
+        """Lie where its layer is, and where its latents and its keys are read. Raises: torch.OutOfMemoryError."""
+        self.latents.place(readers)
+        self.keys.place(scorers)
+        self.open_values, self.open_gates = bring(self.open_values, own), bring(self.open_gates, own)
 
 
 @dataclass(slots=True)
@@ -88,7 +104,7 @@ class Step:
     """Position of the first row."""
     rule: Rule
     schedule: Schedule
-    positions: Tensor  # [T] int64
+    positions: dict[torch.device, Tensor]  # [T] int64, on every device that asked for them
     open_groups: dict[int, StagedRows] = field(default_factory=dict)
     draft_rows: StagedRows | None = None  # values [n, n_targets*D], with a draft head only
     marked: dict[int, Marked] = field(default_factory=dict)
@@ -102,6 +118,12 @@ class Step:
     def n_rows(self) -> int:
         """Rows of this forward."""
         return len(self.ids)
+
+    def positions_on(self, device: torch.device) -> Tensor:
+        """Of every row [T] int64; the same tensor for every layer there."""
+        if device not in self.positions:
+            self.positions[device] = bring(self.positions[MEMORY], device)
+        return self.positions[device]
 
 
 class State:
@@ -133,6 +155,26 @@ class State:
         self.tails: dict[int, Tail] = {}
         self._dtype = dtype
         self._latest: Step | None = None
+        self._devices = Devices(layers=(MEMORY,) * config.n_layers)
+
+    def place(self, devices: Devices) -> None:
+        """Lie where a model computes from now on; done by every forward, and cheap where nothing has changed.
+
+        Raises: torch.OutOfMemoryError; some of it may lie there by then, and it can be placed elsewhere.
+        """
+        if devices == self._devices:
+            return
+        config, places = self.config, devices.layers
+        for layer, window in enumerate(self.windows):
+            window.place(places[layer])
+        scorers = {places[layer] for layer in config.index_source_layers}
+        for source, cache in self.sources.items():
+            readers = {places[layer] for layer in range(config.n_layers) if _source_of(config, layer) == source}
+            cache.place(places[source], readers, scorers)
+        if self.draft is not None:
+            self.draft.place(devices.drafts)
+        self._latest = None
+        self._devices = devices
 
     @property
     def n_tokens(self) -> int:
@@ -143,7 +185,7 @@ class State:
         """A forward over `ids` at the positions that follow the committed ones. Changes nothing."""
         start = self.n_tokens
         plan = schedule(self.config, start, len(ids), rule, self.index_owner, self.reading)
-        positions = torch.arange(start, start + len(ids), dtype=torch.int64)
+        positions = {MEMORY: torch.arange(start, start + len(ids), dtype=torch.int64)}
         step = Step(ids=list(ids), start=start, rule=rule, schedule=plan, positions=positions)
         if rule == "prefill":
             step.marked = {mark: Marked() for mark in sorted(self.marks) if start < mark < start + len(ids)}
@@ -211,15 +253,15 @@ class State:
         """Copies of everything that what comes next overwrites."""
         n = self.n_tokens
         waiting = {
-            layer: (cache.open_values[: n % cache.ratio].clone(), cache.open_gates[: n % cache.ratio].clone())
+            layer: (_copy(cache.open_values[: n % cache.ratio]), _copy(cache.open_gates[: n % cache.ratio]))
             for layer, cache in self.sources.items()
             if cache.ratio > 1
         }
         return Tail(
             index_owner=self.index_owner,
-            windows=torch.stack([window.kept() for window in self.windows]),
+            windows=torch.stack([bring(window.kept(), MEMORY) for window in self.windows]),
             open_groups=waiting,
-            draft=None if self.draft is None else self.draft.keys(),
+            draft=None if self.draft is None else bring(self.draft.keys(), MEMORY),
         )
 
     def _tail_at(self, mark: int, step: Step, marked: Marked) -> Tail:
@@ -231,17 +273,17 @@ class State:
             cache = self.sources[layer]
             n_old = mark % cache.ratio - values.shape[0]  # all of it from before the step, if any is
             waiting[layer] = (
-                torch.cat((cache.open_values[:n_old], values)),
-                torch.cat((cache.open_gates[:n_old], gates)),
+                bring(torch.cat((cache.open_values[:n_old], values)), MEMORY),
+                bring(torch.cat((cache.open_gates[:n_old], gates)), MEMORY),
             )
         draft = None
         if self.draft is not None and marked.draft is not None:
-            draft = self.draft.keys_at(mark, marked.draft)
+            draft = bring(self.draft.keys_at(mark, marked.draft), MEMORY)
         return Tail(
             index_owner=step.schedule.slot_after[mark - start - 1],
             windows=torch.stack(
                 [
-                    torch.cat((kept[kept.shape[0] - n_before :], marked.windows[layer]))
+                    bring(torch.cat((kept[kept.shape[0] - n_before :], marked.windows[layer])), MEMORY)
                     for layer, kept in enumerate(window.kept() for window in self.windows)
                 ]
             ),
@@ -274,17 +316,22 @@ class State:
         for window, keys in zip(self.windows, tail.windows, strict=True):
             window.replace(keys)
         for layer, (values, gates) in tail.open_groups.items():
-            self.sources[layer].open_values[: len(values)] = values
-            self.sources[layer].open_gates[: len(gates)] = gates
+            cache = self.sources[layer]
+            cache.open_values[: len(values)] = bring(values, cache.open_values.device)
+            cache.open_gates[: len(gates)] = bring(gates, cache.open_gates.device)
         if self.draft is not None:
             self.draft.reset(n, tail.draft)
         self.tails.clear()
 
     def bytes_at(self, n_tokens: int) -> int:
-        """Memory of its buffers with so many positions."""
-        config = self.config
-        groups = sum(n_tokens // cache.ratio for cache in self.sources.values())
-        return groups * (config.head_dim + config.index_head_dim) * self._dtype.itemsize + self._window_bytes
+        """Memory of its buffers with so many positions; what lies on cards not counted, here and in `n_bytes`."""
+        values = sum(
+            n_tokens // cache.ratio * width
+            for cache in self.sources.values()
+            for rows, width in ((cache.latents, self.config.head_dim), (cache.keys, self.config.index_head_dim))
+            if rows.in_memory
+        )
+        return values * self._dtype.itemsize + self._window_bytes
 
     @property
     def n_bytes(self) -> int:
@@ -314,14 +361,26 @@ class State:
         n = self.n_tokens
         parts = {"tokens": torch.tensor(self.tokens, dtype=torch.int64), "index_owner": torch.tensor(self.index_owner)}
         for layer, window in enumerate(self.windows):
-            parts[f"window.{layer}"] = window.kept().to(torch.float32, copy=True)
+            parts[f"window.{layer}"] = bring(window.kept(), MEMORY).to(torch.float32, copy=True)
         for layer, cache in self.sources.items():
             parts[f"latents.{layer}"] = cache.latents.upto(n // cache.ratio).to(torch.float32, copy=True)
             parts[f"keys.{layer}"] = cache.keys.upto(n // cache.ratio).to(torch.float32, copy=True)
             if cache.ratio > 1:
-                parts[f"open_values.{layer}"] = cache.open_values[: n % cache.ratio].clone()
-                parts[f"open_gates.{layer}"] = cache.open_gates[: n % cache.ratio].clone()
+                parts[f"open_values.{layer}"] = _copy(cache.open_values[: n % cache.ratio])
+                parts[f"open_gates.{layer}"] = _copy(cache.open_gates[: n % cache.ratio])
         if self.draft is not None:
             for stage, keys in enumerate(self.draft.keys()):
-                parts[f"draft.{stage}"] = keys
+                parts[f"draft.{stage}"] = bring(keys, MEMORY)
         return parts
+
+
+def _source_of(config: ModelConfig, layer: int) -> int:
+    """The layer whose latents a layer reads, or -1."""
+    if not config.ratio(layer):
+        return -1
+    return max(source for source in config.kv_source_layers if source <= layer)
+
+
+def _copy(rows: Tensor) -> Tensor:
+    """In memory, and nobody else's."""
+    return rows.clone() if rows.is_cpu else bring(rows, MEMORY)

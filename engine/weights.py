@@ -98,6 +98,11 @@ class BlockWeights:
     mix_ffn: MixWeights
     engram: EngramWeights | None
 
+    @property
+    def device(self) -> torch.device:
+        """Where all of it lies, and so where the layer is computed."""
+        return self.ffn.norm.device
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrunkWeights:
@@ -109,9 +114,11 @@ class TrunkWeights:
 
 
 def stored_bytes(weights: object) -> int:
-    """Bytes of every tensor in a record of weights, and in the records in it, as they lie in memory."""
+    """Bytes of every tensor in a record of weights, and in the records and tuples in it, as they lie in memory."""
     if isinstance(weights, Tensor):
         return weights.nbytes
+    if isinstance(weights, tuple):
+        return sum(map(stored_bytes, weights))
     if not is_dataclass(weights):
         return 0
     return sum(stored_bytes(getattr(weights, field.name)) for field in fields(weights))
@@ -277,8 +284,8 @@ class Places(Protocol):
         """A layer, where it belongs."""
         ...
 
-    def head(self, head: Matrix) -> Matrix:
-        """The output matrix, where it belongs."""
+    def output(self, norm: Tensor, head: Matrix) -> tuple[Tensor, Matrix]:
+        """The last norm and the output matrix, where they belong."""
         ...
 
 
@@ -294,4 +301,6 @@ def load_trunk(load: WeightLoader, config: ModelConfig, places: Places | None = 
 
     blocks = tuple(block(layer) for layer in range(config.n_layers))
     norm, head = load.vector("norm.weight", config.dim), load.plain("head.weight", config.vocab_size, config.dim)
-    return TrunkWeights(blocks=blocks, norm=norm, head=head if places is None else places.head(head))
+    if places is not None:
+        norm, head = places.output(norm, head)
+    return TrunkWeights(blocks=blocks, norm=norm, head=head)

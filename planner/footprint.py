@@ -7,7 +7,7 @@ holds every figure against what the engine takes.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.config import ModelConfig
@@ -131,8 +131,7 @@ class Footprint:
         largest = max(rows, default=0) * config.head_dim * self.kv_value_bytes
         window_rows = 2 * config.window_size + WINDOW_SPARE_ROWS
         windows = config.n_layers * window_rows * config.head_dim * self.kv_value_bytes
-        drafts = config.n_mtp_layers * config.head_dim + len(config.dspark_target_layer_ids) * config.dim
-        return sum(rows) * width + largest + windows + (config.window_size * drafts * FLOAT_BYTES if drafting else 0)
+        return sum(rows) * width + largest + windows + (self.draft_ring_bytes() if drafting else 0)
 
     def scratch_bytes(self, rows: int, context_tokens: int) -> int:
         """The most that a forward over so many rows holds at once, beside the state.
@@ -152,6 +151,39 @@ class Footprint:
         if config.index_source_layers:
             chosen = 2 * 8 * config.index_topk + context_tokens // max(1, config.candidate_block_size)
         return rows * (widest * FLOAT_BYTES + chosen) + config.vocab_size * FLOAT_BYTES
+
+    def card_kv_bytes(self, layers: Collection[int], context_tokens: int) -> int:
+        """What these layers on a card keep of a conversation of so many positions.
+
+        The latents that they read, and every source's index keys where one of them selects, whoever makes them; a
+        quarter is room to grow, and the largest counts twice, for it is copied when it grows. Their windows, twice
+        while a prompt's is staged.
+        """
+        config = self.config
+        n_groups = {source: context_tokens // config.ratio(source) for source in config.kv_source_layers}
+        read = {max(s for s in n_groups if s <= layer) for layer in layers if config.ratio(layer)}
+        values = sum(n_groups[source] for source in read) * config.head_dim
+        if any(layer in config.index_source_layers for layer in layers):
+            values += sum(n_groups.values()) * config.index_head_dim
+        largest = max((n_groups[source] for source in read), default=0) * config.head_dim
+        windows = len(layers) * (2 * config.window_size + WINDOW_SPARE_ROWS) * config.head_dim
+        return (values + values // 4 + largest + windows) * self.kv_value_bytes
+
+    def card_stream_bytes(self, rows: int) -> int:
+        """What of a forward over so many rows lies on a card whole: all that is wider is gone through in pieces.
+
+        The stream with its copies, seven vectors of its width, low-rank queries twice, keys and what latents are made
+        of, the groups chosen.
+        """
+        config = self.config
+        width = (config.hc_mult + 7) * config.dim + 2 * config.q_lora_rank + 10 * config.head_dim
+        return rows * (width * FLOAT_BYTES + 2 * 8 * config.index_topk)
+
+    def draft_ring_bytes(self) -> int:
+        """A window of keys of every draft stage, and one of what they are made of."""
+        config = self.config
+        width = config.n_mtp_layers * config.head_dim + len(config.dspark_target_layer_ids) * config.dim
+        return config.window_size * width * FLOAT_BYTES
 
     def rows_bytes(self, cache_rows: int, embedding_rows: int) -> int:
         """Row caches of all engram tables and of the embedding, when full."""

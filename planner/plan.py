@@ -84,11 +84,13 @@ class CardPlan:
     name: str
     ceiling_bytes: int
     layers: tuple[int, ...]
-    """Backbone layers whose fp8 matrices are there."""
+    """Backbone layers that are there, with what they keep of the conversation."""
     head: bool
-    """Whether the output matrix is there."""
+    """Whether the output layer is there."""
     slots: Mapping[int, int]
     """Experts of each layer kept there, apart from those in RAM."""
+    drafts: bool = False
+    """Whether the draft head is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ says, and is predicted so.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.cards import ASSUMED_CARD_BYTES_S, card_trunk_s, moved_weights
+from planner.cards import ASSUMED_CARD_BYTES_S, Moved, card_draft_s, card_trunk_s, moved_weights
 from planner.facts import MachineFacts
 from planner.footprint import Footprint, Weights
 from planner.hits import Popularity
@@ -149,8 +149,11 @@ class Predictor:
         """The arithmetic of one forward that asks for so many experts; `head_rows` of its rows are drawn from."""
         model = self._model
         moved = moved_weights(self._plan.cards, model)
-        trunk = Weights(fp8_bytes=model.trunk.fp8_bytes - moved.fp8_bytes, plain_bytes=model.trunk.plain_bytes)
-        head = Weights(fp8_bytes=0, plain_bytes=model.head.n_bytes - moved.plain_bytes)
+        trunk = Weights(
+            fp8_bytes=model.trunk.fp8_bytes - moved.trunk.fp8_bytes,
+            plain_bytes=model.trunk.plain_bytes - moved.trunk.plain_bytes,
+        )
+        head = Weights(plain_bytes=model.head.n_bytes - moved.head.n_bytes)
         return [
             self._weights("trunk", trunk, rows),
             self._experts(rows, n_asked, self._laws),
@@ -160,12 +163,13 @@ class Predictor:
             Phase(name="other", seconds=LAYER_S * len(model.layers) + DRAW_S * head_rows * model.config.vocab_size),
         ]
 
-    def _on_cards(self, rows: float, moved: Weights) -> list[Phase]:
+    def _on_cards(self, rows: float, moved: Moved) -> list[Phase]:
         """What cards compute of the resident weights, while the processor waits; nothing without cards."""
-        if not moved.n_bytes:
+        n_bytes = moved.trunk.n_bytes + moved.head.n_bytes
+        if not n_bytes:
             return []
         seconds = card_trunk_s(self._plan.cards, self._model, rows)
-        return [Phase(name="trunk on cards", seconds=seconds, n_bytes=moved.n_bytes)]
+        return [Phase(name="trunk on cards", seconds=seconds, n_bytes=n_bytes)]
 
     def _with_drafts(self, answer: Forecast, n_rounds: int, *, is_fresh: bool) -> Forecast:
         """The same with so many rounds of the draft head: a whole block through its stages, and the output layer.
@@ -179,11 +183,13 @@ class Predictor:
             asked += wanted
             hits += wanted * (law.hits_after(slots, 0, n_rounds) if is_fresh else law.hits(slots))
         read = (asked - hits) * model.expert_bytes
-        parts = [
-            self._weights(DRAFTING, model.draft, block),
-            self._weights(DRAFTING, model.head, block),
-            self._experts(block, asked, self._stages),
-        ]
+        moved = moved_weights(self._plan.cards, model)
+        draft, head = self._weights(DRAFTING, model.draft, block), self._weights(DRAFTING, model.head, block)
+        if moved.draft.n_bytes:
+            draft = replace(draft, seconds=card_draft_s(model))
+        if moved.head.n_bytes:
+            head = replace(head, seconds=model.head.n_bytes / ASSUMED_CARD_BYTES_S)
+        parts = [draft, head, self._experts(block, asked, self._stages)]
         arithmetic_s = self._facts.rates.answer_factor * sum(part.seconds for part in parts)
         drafted = Phase(
             name=DRAFTING,
@@ -233,10 +239,15 @@ class Predictor:
         return Phase(name=name, seconds=seconds, n_bytes=weights.n_bytes)
 
     def _attention(self, rows: float, at_tokens: int) -> Phase:
-        """Keys seen by each row: the window, the selected groups, and all groups where a layer selects."""
+        """Keys seen by each row: the window, the selected groups, and all groups where a layer selects. In layers on
+        cards that is little beside what telling them takes.
+        """
         config = self._model.config
+        on_cards = {layer for card in self._plan.cards for layer in card.layers}
         multiply_adds = 0
         for layer in range(config.n_layers):
+            if layer in on_cards:
+                continue
             ratio = config.ratio(layer)
             groups = at_tokens // ratio if ratio else 0
             seen = min(config.window_size, at_tokens + 1) + min(config.index_topk, groups)

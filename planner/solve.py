@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from planner.cards import card_parts, moved_weights, plan_cards, slots_note
+from planner.cards import Moved, card_chunk, card_parts, moved_weights, plan_cards, slots_note
 from planner.errors import BadWish, DoesNotFit
 from planner.facts import MachineFacts
-from planner.footprint import Footprint, Weights
+from planner.footprint import Footprint
 from planner.hits import Popularity
 from planner.plan import DEFAULT_SPARE_SLOTS, Abilities, CardPlan, Part, Plan, Wishes
 from planner.spreading import best_slots, spread
@@ -119,9 +119,10 @@ class _Solver:
         self._check_wishes()
         self._take_ceiling()
         sizes = self._first_sizes()
-        cards = self._cards(sizes)
+        most_chunk = self._most_chunk(sizes)
+        cards = self._cards(sizes, most_chunk)
         moved = moved_weights(cards, model)
-        self._choose_chunk(sizes, moved)
+        self._choose_chunk(sizes, moved, most_chunk if moved.trunk.n_bytes else MOST_CHUNK)
         self._shrink(sizes, moved)
         self._drop_drafts(sizes, moved, cards)
         room = self._ceiling - self._fixed(sizes, moved)
@@ -136,7 +137,7 @@ class _Solver:
             available_bytes=facts.available_bytes,
             ruled_by=facts.ruled_by,
             reserve_bytes=self._reserve,
-            parts=(*self._parts(sizes, slots, moved), *card_parts(cards, model, sizes.context)),
+            parts=(*self._parts(sizes, slots, moved), *card_parts(cards, model, sizes.context, most_chunk)),
             slots=slots,
             spare_slots=sizes.spare,
             cache_rows=sizes.cache_rows,
@@ -215,13 +216,22 @@ class _Solver:
             drafting=drafts,
         )
 
-    def _choose_chunk(self, sizes: _Sizes, moved: Weights) -> None:
+    def _most_chunk(self, sizes: _Sizes) -> int:
+        """The largest chunk there may be, as far as cards are concerned: what they have room for."""
+        if self._wishes.chunk_tokens is not None:
+            return self._wishes.chunk_tokens
+        most = min(MOST_CHUNK, _power_of_two(sizes.context))
+        if not self._facts.cards:
+            return most
+        return card_chunk(self._facts.cards, self._model, self._wishes.vram, most, LEAST_CHUNK)
+
+    def _choose_chunk(self, sizes: _Sizes, moved: Moved, most: int) -> None:
         """The largest chunk whose scratch takes no more than its share of what slots and it have together."""
         if self._wishes.chunk_tokens is not None:
             return
         scratch = self._model.scratch_bytes
         free = self._ceiling - self._fixed(sizes, moved) + scratch(sizes.chunk, sizes.context)
-        sizes.chunk = min(MOST_CHUNK, _power_of_two(sizes.context))
+        sizes.chunk = min(most, _power_of_two(sizes.context))
         while sizes.chunk > LEAST_CHUNK and scratch(sizes.chunk, sizes.context) > CHUNK_SHARE * free:
             sizes.chunk //= 2
 
@@ -229,7 +239,7 @@ class _Solver:
         """What a context that nobody asked for is not made smaller than."""
         return min(max(LEAST_CONTEXT, self._wishes.least_context_tokens), max_context(self._model))
 
-    def _fixed(self, sizes: _Sizes, moved: Weights) -> int:
+    def _fixed(self, sizes: _Sizes, moved: Moved) -> int:
         """Everything in RAM but slots."""
         model = self._model
         resident = model.trunk.n_bytes + model.head.n_bytes + (model.draft.n_bytes if sizes.drafting else 0)
@@ -242,14 +252,14 @@ class _Solver:
             + model.rows_bytes(sizes.cache_rows, sizes.embedding_rows)
         )
 
-    def _needed(self, sizes: _Sizes, moved: Weights) -> int:
+    def _needed(self, sizes: _Sizes, moved: Moved) -> int:
         """The least for these sizes: the slots asked for, or one a layer, and those lent."""
         counts = self._model.n_experts(drafting=sizes.drafting)
         each = self._wishes.slots or 1
         n_slots = sum(min(each, n) for n in counts.values()) + sizes.spare
         return self._fixed(sizes, moved) + self._model.slot_bytes(n_slots)
 
-    def _shrink(self, sizes: _Sizes, moved: Weights) -> None:
+    def _shrink(self, sizes: _Sizes, moved: Moved) -> None:
         """Make smaller what nobody asked for until it fits. Raises: DoesNotFit."""
         wishes = self._wishes
         least = self._least_context()
@@ -271,7 +281,7 @@ class _Solver:
             else:
                 raise self._too_little(sizes, moved)
 
-    def _drop_drafts(self, sizes: _Sizes, moved: Weights, cards: Sequence[CardPlan]) -> None:
+    def _drop_drafts(self, sizes: _Sizes, moved: Moved, cards: Sequence[CardPlan]) -> None:
         """No drafts where their memory would leave a layer fewer slots than a token needs: experts are worth more."""
         if not sizes.drafting or self._wishes.drafting == "on" or self._wishes.slots is not None:
             return
@@ -283,11 +293,11 @@ class _Solver:
             sizes.drafting = False
             self._notes.append(_NO_DRAFTS)
 
-    def _too_little(self, sizes: _Sizes, moved: Weights) -> DoesNotFit:
+    def _too_little(self, sizes: _Sizes, moved: Moved) -> DoesNotFit:
         """The refusal, with the smallest change that would fit."""
         needed, wishes, available = self._needed(sizes, moved), self._wishes, self._facts.available_bytes
         short = needed - self._ceiling
-        resident = self._model.trunk.n_bytes + self._model.head.n_bytes - moved.n_bytes
+        resident = self._model.trunk.n_bytes + self._model.head.n_bytes - moved.trunk.n_bytes - moved.head.n_bytes
         message = (
             f"the model needs {gb(needed)} of memory at least here ({gb(resident)} of it resident weights), "
             f"and may take {gb(self._ceiling)} of {gb(available)} available"
@@ -315,7 +325,7 @@ class _Solver:
         hint = f"It fits with {changes[0]}." if changes else f"{gb(short)} more would do. {_CLOSE}"
         return DoesNotFit(message, needed_bytes=needed, ceiling_bytes=self._ceiling, hint=hint)
 
-    def _most_context(self, sizes: _Sizes, moved: Weights) -> int:
+    def _most_context(self, sizes: _Sizes, moved: Moved) -> int:
         low, high = 1, sizes.context
         while high - low > 1:
             middle = (low + high) // 2
@@ -362,7 +372,7 @@ class _Solver:
                 f"slow. {gb(self._model.slot_bytes(more))} more would hold them."
             )
 
-    def _cards(self, sizes: _Sizes) -> tuple[CardPlan, ...]:
+    def _cards(self, sizes: _Sizes, chunk: int) -> tuple[CardPlan, ...]:
         if not self._abilities.cards:
             if self._facts.cards:
                 self._notes.append("GPUs are not used: this version computes on the processor only.")
@@ -373,19 +383,22 @@ class _Solver:
             return ()
         if self._facts.cards:
             self._notes.append(UNTRIED)
-        return plan_cards(self._facts.cards, self._model, self._wishes.vram, sizes.context)
+        # Left to itself the engine drafts nothing with a card: torch's sums hang on the number of rows.
+        drafts = sizes.drafting and self._wishes.drafting == "on"
+        return plan_cards(self._facts.cards, self._model, self._wishes.vram, sizes.context, chunk, drafts=drafts)
 
-    def _parts(self, sizes: _Sizes, slots: Mapping[int, int], moved: Weights) -> tuple[Part, ...]:
+    def _parts(self, sizes: _Sizes, slots: Mapping[int, int], moved: Moved) -> tuple[Part, ...]:
         model = self._model
-        trunk = model.trunk.n_bytes - moved.fp8_bytes
-        head = model.head.n_bytes - moved.plain_bytes
+        trunk = model.trunk.n_bytes - moved.trunk.n_bytes
+        head = model.head.n_bytes - moved.head.n_bytes
         parts = [
             Part(name="runtime", place="RAM", n_bytes=model.runtime_bytes, note="program, books, tokenizer"),
             Part(name="trunk", place="RAM", n_bytes=trunk, note="attention, shared experts: every token"),
             Part(name="head", place="RAM", n_bytes=head, note="the output layer"),
         ]
         if sizes.drafting:
-            parts.append(Part(name="draft head", place="RAM", n_bytes=model.draft.n_bytes, note="proposes tokens"))
+            drafts = model.draft.n_bytes - moved.draft.n_bytes
+            parts.append(Part(name="draft head", place="RAM", n_bytes=drafts, note="proposes tokens"))
         kv = model.kv_bytes(sizes.context, drafting=sizes.drafting)
         parts += [
             Part(name="conversation", place="RAM", n_bytes=kv, note=f"{sizes.context:,} tokens"),

@@ -196,7 +196,7 @@ class LocalBackend:
             drafter=make_drafter(model, self._draft),
             context_tokens=plan.context_tokens,
             chunk_tokens=plan.chunk_tokens,
-            state_bytes=sum(part.n_bytes for part in plan.parts if part.name == "conversation"),
+            state_bytes=sum(p.n_bytes for p in plan.parts if (p.name, p.place) == ("conversation", "RAM")),
         )
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:

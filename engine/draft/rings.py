@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.transfer import bring
 
 Project = Callable[[Tensor, Tensor], Tensor]
 """Positions [n] and what the model handed over there, [n, n_targets*D] -> keys [n, S, hd]."""
@@ -42,14 +43,20 @@ class DraftRings:
         """Positions whose keys are still to be made: a window at most."""
         return self._end - self._made
 
+    def place(self, device: torch.device) -> None:
+        """Lie there from now on. Raises: torch.OutOfMemoryError; it is then as before."""
+        keys, rows = bring(self._keys, device), bring(self._rows, device)
+        self._keys, self._rows = keys, rows
+
     @property
     def n_bytes(self) -> int:
-        """Memory it takes."""
-        return self._keys.nbytes + self._rows.nbytes
+        """Memory it takes; nothing on a card."""
+        return self._keys.nbytes + self._rows.nbytes if self._keys.is_cpu else 0
 
     def commit(self, first: int, rows: Tensor) -> None:
         """What the model handed over at the positions from `first` on, [n, n_targets*D], a window of them at most."""
         end, at = first + rows.shape[0], first % self._size
+        rows = bring(rows, self._rows.device)
         until = self._size - at  # rows to the end of the ring
         self._rows[at : at + rows.shape[0]] = rows[:until]
         if rows.shape[0] > until:
@@ -61,21 +68,20 @@ class DraftRings:
         self._first = end - (0 if keys is None else keys.shape[1])
         self._made = self._end = end
         if keys is not None:
-            self._keys[:, torch.arange(self._first, end) % self._size] = keys
+            self._keys[:, self._places(self._first, end)] = bring(keys, self._keys.device)
 
     def catch_up(self) -> None:
         """Make the keys that are waited for."""
         if self._made < self._end:
-            positions = torch.arange(self._made, self._end)
-            made = self._project(positions, self._rows[positions % self._size])
-            self._keys[:, positions % self._size] = made.transpose(0, 1)
+            places = self._places(self._made, self._end)
+            made = self._project(torch.arange(self._made, self._end), self._rows[places])
+            self._keys[:, places] = bring(made, self._keys.device).transpose(0, 1)
             self._made = self._end
 
     def keys(self) -> Tensor:
         """What a draft round behind the committed positions sees, in order of position: [S, <=W, hd], a copy."""
         self.catch_up()
-        positions = torch.arange(max(self._first, self._end - self._size), self._end)
-        return self._keys[:, positions % self._size]
+        return self._keys[:, self._places(max(self._first, self._end - self._size), self._end)]
 
     def keys_at(self, end: int, rows: Tensor) -> Tensor:
         """`keys` as they will be at position `end` of a step that is not committed.
@@ -87,7 +93,12 @@ class DraftRings:
         if n == 0:
             return self._keys[:, :0]
         new = self._project(torch.arange(end - n, end), rows).transpose(0, 1)  # [S, n, hd]
+        new = bring(new, self._keys.device)
         if n == self._size or end - n > self._end:
             return new
         old = self.keys()
         return torch.cat((old[:, max(0, old.shape[1] + n - self._size) :], new), dim=1)
+
+    def _places(self, first: int, end: int) -> Tensor:
+        """Where positions stand in the rings: [n] int64."""
+        return torch.arange(first, end, device=self._keys.device) % self._size

@@ -81,7 +81,7 @@ def matmul(x: Tensor, matrix: Matrix, work: Workspace = FRESH, *, in_blocks: boo
 
     Shapes: x [T, K] float32; result [T, N] float32. `in_blocks` adds as the released kernels do: the
     products of an fp8 or fp4 matrix 32 columns at a time, in order, those of a plain matrix as torch does. It never
-    takes the native path. A matrix on a card is multiplied there.
+    takes the native path. A matrix on a card is multiplied there, by rows there.
     """
     if not matrix.weight.is_cpu:
         return matmul_on_card(x, matrix, in_blocks=in_blocks)

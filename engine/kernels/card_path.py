@@ -1,57 +1,41 @@
-"""Matrix products of weights that lie on a card; rows may come from memory, and the result goes back to them.
+"""Matrix products of weights that lie on a card, with rows that lie there too.
 
 By Triton's kernel where it can be used, else by torch, which expands a panel of weights at a time. The first gives a
 row the same bits in whatever company, the second does not.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from engine.errors import CardFull
 from engine.kernels.fused import available, can_multiply, matmul_fused
 from engine.kernels.matrix import Matrix
 from engine.kernels.torch_path import matmul_fp4, matmul_fp8, matmul_plain
 
 MOST_ROWS = 256
-"""Of one pass, so that a long prompt takes no more of a card's memory than `planner.cards` leaves for it."""
-
-
-def matmul_on_card(x: Tensor, matrix: Matrix, groups: int = 1, *, in_blocks: bool = False) -> Tensor:
-    """x W^T in float32, block-diagonal over `groups`, on the device of `x`. Shapes: x [T, groups*K]; result [T, N].
-
-    `in_blocks` adds 32 columns at a time, as `kernels.matmul` says. Raises: CardFull.
-    """
-    device = matrix.weight.device
-    try:
-        if x.shape[0] <= MOST_ROWS:
-            return _product(x.to(device), matrix, groups, in_blocks).to(x.device)
-        out = x.new_empty((x.shape[0], matrix.weight.shape[0]))
-        for row in range(0, x.shape[0], MOST_ROWS):
-            rows = slice(row, row + MOST_ROWS)
-            out[rows] = _product(x[rows].to(device), matrix, groups, in_blocks).to(x.device)
-    except torch.OutOfMemoryError as error:
-        raise CardFull(f"{device} has no memory left", hint=FULL_HINT) from error
-    return out
-
-
-def near(x: Tensor, *matrices: Matrix) -> Tensor:
-    """Rows on the card where all of these matrices lie, so that they cross the bus once on their way from one to the
-    next; as they are where that is not so, or they are too many. Raises: CardFull.
-    """
-    device = matrices[0].weight.device
-    if device.type == "cpu" or x.shape[0] > MOST_ROWS or any(matrix.weight.device != device for matrix in matrices):
-        return x
-    try:
-        return x.to(device)
-    except torch.OutOfMemoryError as error:
-        raise CardFull(f"{device} has no memory left", hint=FULL_HINT) from error
-
-
+"""Of what is wider than the stream, so that a long prompt takes no more of a card's memory than `planner.cards` leaves
+for it.
+"""
 FULL_HINT = "Give it less with --vram, or close what else uses it."
 
 
-def _product(x: Tensor, matrix: Matrix, groups: int, in_blocks: bool) -> Tensor:
-    """The same over rows that are on the card, where the result stays."""
+def pieces(x: Tensor) -> Sequence[slice]:
+    """The rows of a tensor in the pieces that a sub-layer goes through: all at once in memory, `MOST_ROWS` on a card.
+
+    The memory of a prompt is planned for; a card has less, and nothing between two attention halves mixes rows.
+    """
+    n = x.shape[0]
+    if x.is_cpu or n <= MOST_ROWS:
+        return (slice(0, n),)
+    return [slice(row, min(row + MOST_ROWS, n)) for row in range(0, n, MOST_ROWS)]
+
+
+def matmul_on_card(x: Tensor, matrix: Matrix, groups: int = 1, *, in_blocks: bool = False) -> Tensor:
+    """x W^T in float32, block-diagonal over `groups`. Shapes: x [T, groups*K], where the matrix lies; result [T, N].
+
+    `in_blocks` adds 32 columns at a time, as `kernels.matmul` says.
+    """
     if x.device.type == "cuda" and not in_blocks and available() and can_multiply(matrix, groups):
         with torch.cuda.device(x.device):  # where Triton launches; no card has run this: see `fused`
             return matmul_fused(x, matrix, groups)

@@ -45,7 +45,7 @@ class Workspace:
         if found is not None:
             return found[1]
         view = tensor.view(shape)
-        if tensor.untyped_storage().data_ptr() == self._memory.data_ptr():
+        if tensor.is_cpu and tensor.untyped_storage().data_ptr() == self._memory.data_ptr():
             self._reshaped[id(tensor), shape] = (tensor, view)
         return view
 

@@ -16,19 +16,26 @@ from engine.errors import CardFull
 from engine.experts import ExpertWeights
 from engine.kernels.card_path import FULL_HINT, MOST_ROWS
 from engine.numerics import Numerics
+from engine.transfer import bring, fetch
 
 
 class Pending:
     """What a card is computing: contributions, each for one place."""
 
     def __init__(self, pieces: Sequence[tuple[Tensor, Callable[[], Tensor]]]) -> None:
-        """Of each piece its places, and what waits for its contributions [n, D]."""
+        """Of each piece its places, and what gives its contributions [n, D], after a wait where they go to memory."""
         self._pieces = pieces
 
     def finish(self, parts: Tensor) -> None:
-        """Wait for them and put them at their places of parts [T, k, D], in memory."""
-        for places, fetch in self._pieces:
-            parts.view(-1, parts.shape[2])[places] = fetch()
+        """Put them at their places of parts [T, k, D], where they were said to be wanted."""
+        for places, given in self._pieces:
+            put_rows(parts, places, given())
+
+
+def put_rows(parts: Tensor, places: Tensor, values: Tensor) -> None:
+    """Put values [n, D] at places [n] of parts [T, k, D], which may lie on a card."""
+    flat = parts.view(-1, parts.shape[2])
+    flat.index_copy_(0, bring(places, parts.device), bring(values, parts.device))
 
 
 class Card:
@@ -83,25 +90,6 @@ class Card:
             target.copy_(staged, non_blocking=True)
         self._copies.synchronize()
 
-    def put(self, x: Tensor) -> Tensor:
-        """A tensor that is in memory, here."""
-        return (x.pin_memory() if self._cuda else x).to(self.device, non_blocking=True)
-
-    def fetch(self, values: Tensor) -> Callable[[], Tensor]:
-        """Begin to copy a tensor to memory; who calls the result waits for it."""
-        if not self._cuda:
-            return lambda: values.to("cpu")
-        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
-        host.copy_(values, non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record(torch.cuda.current_stream(self.device))
-
-        def wait() -> Tensor:
-            done.synchronize()
-            return host
-
-        return wait
-
     def begin(
         self,
         operand: Tensor,
@@ -110,21 +98,23 @@ class Card:
         uses: Sequence[Sequence[int]],
         limit: float,
         numerics: Numerics,
+        home: torch.device,
     ) -> Pending:
-        """Begin to compute the contributions of experts that lie here.
+        """Begin to compute the contributions of experts that lie here, which are wanted on the device `home`.
 
-        Shapes: operand [T, D] and weights [T, k], in memory; only the rows that these experts use are copied.
+        Shapes: operand [T, D] and weights [T, k], here or in memory; only the rows that these experts use are copied.
         Raises: CardFull when there is no memory for it; nothing has been begun then.
         """
         begun = []
         with self.guarded():
             for some, places in _pieces(uses, MOST_ROWS):
-                rows = self.put(operand[places // weights.shape[1]])  # [n, D], each for one place
-                share = self.put(weights.reshape(-1)[places].unsqueeze(1))  # [n, 1]
+                at = bring(places, operand.device)
+                rows = bring(operand[at // weights.shape[1]], self.device)  # [n, D], each for one place
+                share = bring(weights.reshape(-1)[at].unsqueeze(1), self.device)  # [n, 1]
                 parts = torch.empty((len(places), 1, operand.shape[1]), device=self.device)
                 used = [experts[index] for index in some]
                 contribute(rows, used, list(some.values()), share, limit, numerics.at(self.device), parts)
-                begun.append((places, self.fetch(parts[:, 0])))
+                begun.append((places, _wanted(parts[:, 0], home)))
         return Pending(begun)
 
     @contextmanager
@@ -135,6 +125,11 @@ class Card:
         except (torch.OutOfMemoryError, CardFull) as error:
             self.on_full()
             raise CardFull(f"{self.name} has no memory left", hint=FULL_HINT) from error
+
+
+def _wanted(values: Tensor, home: torch.device) -> Callable[[], Tensor]:
+    """Values on their way to where they are wanted; from one card to another nobody waits."""
+    return fetch(values) if home.type == "cpu" else lambda: bring(values, home)
 
 
 def _pieces(uses: Sequence[Sequence[int]], most: int) -> Iterator[tuple[dict[int, range], Tensor]]:

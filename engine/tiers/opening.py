@@ -30,8 +30,9 @@ def open_cards(plans: Sequence[CardPlan], devices: Sequence[torch.device]) -> Op
     }
     layers = {layer: cards[plan.card] for plan in there for layer in plan.layers}
     head = next((cards[plan.card] for plan in there if plan.head), None)
+    drafts = next((cards[plan.card] for plan in there if plan.drafts), None)
     return OpenCards(
         experts={plan.card: (cards[plan.card], plan.slots) for plan in there if any(plan.slots.values())},
-        trunk=TrunkPlaces(layers, head) if layers or head else None,
+        trunk=TrunkPlaces(layers, head, drafts) if layers or head else None,
         elsewhere=any(card.device.type != "cpu" for card in cards.values()),
     )

@@ -57,7 +57,7 @@ def answer(backend: LocalBackend, n_tokens: int) -> tuple[list[int], TurnDone]:
 SIZES: Mapping[str, tuple[Wishes, bool]] = {
     "no card": (Wishes(), False),
     "some layers and experts": (Wishes(vram=Size(n_bytes=9 * MB), slots=2), True),
-    "all layers and some experts": (Wishes(vram=Size(n_bytes=14 * MB), slots=4), True),
+    "all layers and some experts": (Wishes(vram=Size(n_bytes=15 * MB), slots=4), True),
     "everything on cards": (Wishes(vram=Size(share=0.9)), True),
 }
 
@@ -77,7 +77,7 @@ def test_the_demo_says_the_same_wherever_its_experts_lie() -> None:
 
 def test_drafts_are_verified_over_tiers_as_without_them() -> None:
     """The draft stages' experts stay in memory, the backbone's lie on two cards."""
-    wishes = Wishes(vram=Size(n_bytes=14 * MB), slots=4)
+    wishes = Wishes(vram=Size(n_bytes=15 * MB), slots=4)
     with opened(demo_folder(), wishes, DraftSettings(mode="off"), []) as backend:
         plain, _ = answer(backend, 8)
     with opened(demo_folder(), wishes, DraftSettings(mode="on"), []) as backend:

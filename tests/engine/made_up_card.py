@@ -1,9 +1,12 @@
-"""A made-up card: tensors that say they are on another device and refuse to meet the processor's, computed here.
+"""Made-up cards: tensors that say they are on another device and refuse to meet the processor's, computed here.
 
 What a real card would refuse is refused: an operation over tensors of two devices, a view of its memory from numpy, a
-pointer into it. What it would do is done, by torch on the processor. Memory is counted, and runs out where told to.
+pointer into it. What it would do is done, by torch on the processor. Memory is counted, of all cards together, and runs
+out where told to. Waits are counted: whatever a real card's driver lets nobody go on for before the card has done what
+it was told.
 """
 
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +20,12 @@ DEVICE = torch.device("lazy", 0)
 """A kind of device that torch knows, and has nothing computing on here."""
 _PROCESSOR = torch.device("cpu")
 _aten = torch.ops.aten
-_MAY_MEET = {_aten.copy_.default, _aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default}
-"""Operations that a card takes a tensor of the processor for: copies, and indices."""
+_MAY_MEET = {_aten.copy_.default}
+"""Operations that tensors of two devices may meet in. A real card takes indices of the processor's too, and has it wait
+for their copy.
+"""
+_ASKS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.masked_select.default, _aten.equal.default}
+"""Operations whose result, or its size, the processor has to know."""
 
 
 class MadeUpCard(TorchDispatchMode):
@@ -28,7 +35,8 @@ class MadeUpCard(TorchDispatchMode):
         capacity_bytes: Memory it has.
         live_bytes: Memory in use.
         peak_bytes: The most there was.
-        n_waits: Times the processor had to wait for a value of it.
+        n_calls: Operations it did, those that only look at its memory otherwise aside.
+        n_waits: Times the thread that entered it had to wait: for a value of the card, or until it took one.
     """
 
     current: "MadeUpCard | None" = None
@@ -42,7 +50,8 @@ class MadeUpCard(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.capacity_bytes = capacity_bytes
         self.live_bytes = self.peak_bytes = 0
-        self.n_waits = 0
+        self.n_calls = self.n_waits = 0
+        self._thread = threading.get_ident()
         self._users: dict[int, int] = {}
 
     def __enter__(self) -> "MadeUpCard":
@@ -60,6 +69,10 @@ class MadeUpCard(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         return run(func, args, dict(kwargs or {}))
+
+    def waited(self) -> None:
+        """An operation that is waited for."""
+        self.n_waits += threading.get_ident() == self._thread
 
     def took(self, inner: Tensor, tensor: "OnCard") -> None:
         """A tensor was made. Raises: torch.OutOfMemoryError."""
@@ -87,10 +100,10 @@ class OnCard(torch.Tensor):
     on_processor: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> "OnCard":
+    def __new__(cls, inner: Tensor, device: torch.device = DEVICE) -> "OnCard":
         made = torch.Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            device=DEVICE,
+            device=device,
         )  # fmt: skip
         assert isinstance(made, OnCard)
         made.on_processor = inner
@@ -117,29 +130,49 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensors = [item for item in _flat(args, kwargs) if isinstance(item, Tensor)]
     here = [tensor for tensor in tensors if isinstance(tensor, OnCard)]
     target = kwargs.get("device")
-    on_card = bool(here)
+    device = here[0].device if here else _PROCESSOR
     if target is not None:
-        on_card = torch.device(target).type == DEVICE.type
-        kwargs["device"] = _PROCESSOR
-    strangers = [tensor for tensor in tensors if not isinstance(tensor, OnCard) and tensor.dim() > 0]
-    if here and strangers and func not in _MAY_MEET:
-        raise RuntimeError(f"{func}: tensors of two devices, the processor's {[list(t.shape) for t in strangers]}")
-    card = MadeUpCard.current
-    back = func is _aten._local_scalar_dense.default or (here and target is not None and not on_card)
-    back = back or (func is _aten.copy_.default and not isinstance(args[0], OnCard))
-    if card is not None and here and back:
-        card.n_waits += 1
+        device, kwargs["device"] = torch.device(target), _PROCESSOR
+        if device.type == DEVICE.type and device.index is None:
+            device = DEVICE
+    on_card = device.type == DEVICE.type
+    strangers = [tensor for tensor in tensors if here and tensor.device != here[0].device and tensor.dim() > 0]
+    if strangers and func not in _MAY_MEET:
+        raise RuntimeError(f"{func}: tensors of two devices: {[(str(t.device), list(t.shape)) for t in tensors]}")
+    if MadeUpCard.current is not None and _waits(func, args, kwargs, here, on_card, target is not None):
+        MadeUpCard.current.waited()
     if not here and not on_card:
         return func(*args, **kwargs)
+    if MadeUpCard.current is not None and not func.is_view:
+        MadeUpCard.current.n_calls += 1
     result = func(*map(_plain, args), **{name: _plain(item) for name, item in kwargs.items()})
-    if func is _aten._local_scalar_dense.default or not on_card:
+    if func in _SCALARS or not on_card:
         return result
     name = func.__name__.split(".")[0]
     if name.endswith("_") and not name.endswith("__"):  # in place; `__and__` and its like are not
         return args[0]
     if isinstance(result, (tuple, list)):
-        return type(result)(OnCard(item) if isinstance(item, Tensor) else item for item in result)
-    return OnCard(result) if isinstance(result, Tensor) else result
+        return type(result)(OnCard(item, device) if isinstance(item, Tensor) else item for item in result)
+    return OnCard(result, device) if isinstance(result, Tensor) else result
+
+
+_SCALARS = {_aten._local_scalar_dense.default, _aten.equal.default}
+
+
+def _waits(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], here: Sequence[Tensor], on_card: bool, moves: bool
+) -> bool:
+    """Whether a real card would have the processor wait."""
+    if func is _aten.copy_.default:
+        blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        down, up = here and not isinstance(args[0], OnCard), not isinstance(args[1], OnCard) and args[1].dim() > 0
+        return bool(down or (here and up and blocking))
+    if moves and here:
+        return not on_card
+    if func is _aten._to_copy.default:
+        return on_card and not here and not kwargs.get("non_blocking", False)
+    chosen = [item for item in _flat(args[1:2], {}) if isinstance(item, Tensor)] if func is _aten.index.Tensor else []
+    return bool(here) and (func in _ASKS or any(index.dtype is torch.bool for index in chosen))
 
 
 def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:

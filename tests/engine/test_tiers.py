@@ -1,43 +1,64 @@
 """Where an expert lies never shows in what is said; cards that run out of memory; copies that never disturb a step.
 
-On the processor a tier computes by the same kernels, so what is compared is every bit. On the made-up card torch
-computes, so tokens are compared, and values to tolerance: that is also what a real card can promise.
+On the processor a tier computes by the same kernels, so what is compared is every bit. On made-up cards torch computes:
+beside torch in memory every bit is compared, beside the kernels tokens, and values to tolerance.
 """
 
 import random
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from engine import kernels
 from engine.config import ModelConfig
 from engine.errors import Stopped
-from engine.kernels import Matrix
-from engine.kernels.card_path import MOST_ROWS
+from engine.kept import KeptStates
+from engine.kernels.card_path import MOST_ROWS, matmul_on_card
 from engine.kernels.fused import _ROWS
-from engine.model import Model
+from engine.model import Model, never
+from engine.numerics import NumericsName
+from engine.state import Devices, State
+from engine.tiers import card as card_module
 from engine.tiers.card import Card, _pieces
-from planner.cards import CARD_ROWS, PASS_ROWS, TRIPS_A_LAYER
+from planner.cards import CALLS_A_LAYER, CARD_ROWS, PASS_ROWS
+from planner.footprint import footprint
+from planner.footprint import places as tensor_places
+from storage.checkpoint import Checkpoint
 from storage.ids import ExpertId
 from storage.waves import WAVE_EXPERTS
-from tests.engine.made_up_card import DEVICE, OnCard, made_up_card
-from tests.engine.tiering import EVERYTHING, PROMPT, SPREADS, Said, Spread, greedy, spread_model
+from tests.engine.conftest import TINY
+from tests.engine.drafting import opened
+from tests.engine.made_up_card import DEVICE, MadeUpCard, OnCard, made_up_card
+from tests.engine.tiering import (
+    EVERYTHING,
+    ON_CARDS,
+    PROCESSOR,
+    PROMPT,
+    SHORT,
+    SPREADS,
+    Said,
+    Spread,
+    by_torch,
+    choose,
+    drafted,
+    equal,
+    greedy,
+    spread_model,
+)
 
 
 @pytest.fixture(scope="module")
 def plain(tiny_model: Model) -> Said:
     """What is said with every expert in memory and no card."""
     return greedy(tiny_model)
-
-
-def equal(one: Said, other: Said) -> bool:
-    return one.tokens == other.tokens and all(map(torch.equal, one.logits, other.logits))
 
 
 @pytest.mark.parametrize("name", SPREADS)
@@ -105,39 +126,162 @@ def test_a_model_whose_copies_fail_closes_all_the_same(tiny_model: Model, monkey
     assert set(threading.enumerate()) == before and not model.streams.experts._lent
 
 
-def test_on_a_made_up_device_the_tokens_are_the_same(tiny_model: Model, plain: Said) -> None:
-    with made_up_card() as device:
-        with spread_model(tiny_model, replace(SPREADS["two cards"], device=DEVICE)) as model:
-            said = greedy(model, 2)
-            assert model.streams.cards is not None
-            assert all(card.n_served for card in model.streams.cards.figures())
-            assert device.live_bytes > 0
-        assert said.tokens == plain.tokens[:2]
-        for ours, theirs in zip(said.logits, plain.logits, strict=False):
-            assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-            assert not isinstance(ours, OnCard)
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[Model]:
+    """The golden checkpoint with its draft head."""
+    with opened(TINY / "checkpoint") as model:
+        yield model
 
 
-@pytest.mark.parametrize("layers", [range(8), (0, 3, 5)], ids=["all layers", "some layers"])
-def test_with_the_trunk_on_a_made_up_device_the_tokens_are_the_same(
-    layers: Sequence[int], tiny_model: Model, plain: Said
+@pytest.mark.parametrize(
+    ("numerics", "names"),
+    [
+        ("exact", ("all on one card", "two cards and memory", "trunk on the card, few experts")),
+        ("reference", ("two cards and memory",)),
+    ],
+)
+def test_on_made_up_cards_every_logit_is_that_of_the_same_arithmetic_in_memory(
+    numerics: NumericsName, names: Sequence[str], drafting: Model
 ) -> None:
-    """Layers 1 and 4 have an n-gram table, 2, 4 and 5 compress, 2, 4, 5 and 7 select; the head goes along."""
-    with made_up_card() as device:
-        spread = Spread(memory=4, cards=(6,), device=DEVICE, layers=layers, head=True)
-        with spread_model(tiny_model, spread) as model:
-            resident = device.live_bytes
-            said = greedy(model, 2)
-            before, state = device.n_waits, model.new_state()
-            model.forward(state, PROMPT[:1], "decode")
-            # Low-rank queries, heads, keys, index queries, n-gram rows, output, shared and routed experts, each of
-            # those layers that have it; the output layer once.
-            assert 0 < device.n_waits - before <= TRIPS_A_LAYER * len(layers) + 8 - len(layers) + 1
-        fp8 = sum(_fp8_bytes(model._trunk.blocks[layer]) for layer in layers)
-        assert resident >= fp8 + model._trunk.head.weight.nbytes > 300_000
+    """A part of `python -m tests.engine.tier_matrix`: a prompt, then a round of drafts, verified and taken."""
+    with by_torch(), spread_model(drafting, Spread(numerics=numerics, drafts=False)) as model:
+        plain = drafted(model, 1, SHORT)
+        assert model.head is not None and len(plain.logits) > 3
+    for name in names:
+        with by_torch(), made_up_card() as device:
+            with spread_model(drafting, replace(ON_CARDS[name], device=DEVICE, numerics=numerics)) as model:
+                assert model._trunk.blocks[0].device == DEVICE
+                said, resident = drafted(model, 1, SHORT), device.live_bytes
+            assert equal(said, plain), name
+            assert not any(isinstance(logits, OnCard) for logits in said.logits) and resident > 300_000
+
+
+def test_a_card_computes_what_the_kernels_do(drafting: Model, plain: Said) -> None:
+    """To what float32 sums in another order differ by; the tokens are the same."""
+    spread = replace(ON_CARDS["last layers"], device=DEVICE)
+    with made_up_card(), spread_model(drafting, spread) as model:
+        said = greedy(model, 2)
     assert said.tokens == plain.tokens[:2]
     for ours, theirs in zip(said.logits, plain.logits, strict=False):
-        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4) and not isinstance(ours, OnCard)
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_waits"),
+    [
+        ("all on one card", 8 + 1),
+        ("trunk on the card, half of the experts", 8 + 1),
+        ("two cards", 8 + 1),
+        # The stream comes back to memory for layer 3, and so do the latent and the key of the group that layer 2
+        # completes, which layers there read.
+        ("first layers on the card", 3 + 1 + 2),
+    ],
+)
+def test_a_layer_on_a_card_is_waited_for_once(name: str, n_waits: int, drafting: Model) -> None:
+    """For what its router chose, and with it the rows for experts in memory; then once for the logits.
+
+    Whatever a card is given it takes while the processor goes on, and one card gives to another.
+    """
+    spread = replace(ON_CARDS[name], device=DEVICE)
+    with made_up_card() as device, spread_model(drafting, spread) as model:
+        state, waited = model.new_state(), []
+        for token in PROMPT[:4]:
+            before = device.n_waits
+            step = model.forward(state, [token], "decode").step
+            waited.append(device.n_waits - before)
+            state.commit(step)
+            assert device.n_waits - before == waited[-1]
+    assert waited[3] == n_waits  # the first step looks tables up
+
+
+def test_a_layer_on_a_card_takes_as_many_calls_as_are_planned_for(
+    drafting: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one for each product, as Triton makes it, and experts aside."""
+    device_of: list[MadeUpCard] = []
+
+    def one_call(*given: Any, **how: Any) -> Tensor:
+        before = device_of[0].n_calls
+        result = matmul_on_card(*given, **how)
+        device_of[0].n_calls = before + 1
+        return result
+
+    monkeypatch.setattr(kernels, "matmul_on_card", one_call)
+    spread = replace(ON_CARDS["trunk on the card, no expert"], device=DEVICE)
+    with made_up_card() as device, spread_model(drafting, spread) as model:
+        device_of.append(device)
+        state = model.new_state()
+        for token in PROMPT[:4]:
+            before = device.n_calls
+            state.commit(model.forward(state, [token], "decode").step)
+    # The release has 20 rounds of six operations in each of two hyper-connections, this model has 5.
+    a_layer = (device.n_calls - before) / 8 + 2 * 6 * (20 - 5)
+    assert abs(a_layer - CALLS_A_LAYER) < 0.1 * CALLS_A_LAYER
+
+
+def test_drafting_on_a_card_waits_for_each_stage_and_each_draft(drafting: Model) -> None:
+    spread = Spread(memory=3, device=DEVICE, head=True, drafts=True)
+    with made_up_card() as device, spread_model(drafting, spread) as model:
+        state = model.new_state()
+        state.commit(model.forward(state, SHORT[:2], "prefill").step)
+        assert model.head is not None
+        for _ in range(2):
+            before = device.n_waits
+            proposal = model.head.propose(state, 5, 4, choose, never)
+        assert len(proposal.ids) == 4
+        assert device.n_waits - before == model.config.n_mtp_layers + 4
+
+
+@pytest.mark.parametrize("name", ["all on one card", "first layers and the draft head"])
+def test_a_conversation_lies_where_its_layers_are_and_comes_back_from_there(name: str, drafting: Model) -> None:
+    """Kept, left for another and taken up again, on cards as in memory."""
+    said, sizes = [], []
+    for spread in (Spread(drafts=False), replace(ON_CARDS[name], device=DEVICE)):
+        with made_up_card() as device, spread_model(drafting, spread) as model:
+            kept, resident = KeptStates(model.new_state()), device.live_bytes
+            state = kept.state
+            state.marks = frozenset({5})
+            state.commit(model.forward(state, SHORT, "prefill").step)
+            state.commit(model.forward(state, [40], "decode").step)
+            kept.keep()
+            sizes.append((state.n_bytes, device.live_bytes - resident))
+            kept.go_to(kept.find(()))
+            state.commit(model.forward(state, [7, 8, 9], "prefill").step)
+            kept.keep()
+            kept.go_to(kept.find([*SHORT[:5], 1, 2]))
+            assert state.n_tokens == 5
+            kept.go_to(kept.find([*SHORT, 40, 3], [(len(SHORT), len(SHORT) + 1)]))
+            assert state.n_tokens == len(SHORT) + 1
+            contents = state.contents()
+            assert not any(isinstance(part, OnCard) for part in contents.values())
+            said.append((contents, model.forward(state, [3], "decode").logits))
+    (in_memory, nothing), (left, on_card) = sizes
+    assert left == 0 if name == "all on one card" else 0 < left < in_memory
+    assert nothing == 0 < on_card
+    (expected, logits), (found, ours) = said
+    assert torch.allclose(ours, logits, rtol=1e-4, atol=1e-4)
+    for part, values in found.items():
+        assert torch.allclose(values.float(), expected[part].float(), rtol=1e-4, atol=1e-4), part
+
+
+def test_the_planner_has_room_for_what_a_conversation_takes_of_a_card(tiny_config: ModelConfig) -> None:
+    """Groups of 64 rows at least, windows and open groups, with nothing computed: a state is only placed."""
+    with Checkpoint.open(TINY / "checkpoint") as checkpoint:
+        sizes = footprint(tiny_config, tensor_places(checkpoint.tensors))
+    with made_up_card() as device:
+        card = torch.device(DEVICE)
+        for layers in (range(8), range(3), range(3, 8), (0, 1)):
+            state = State(tiny_config)
+            state.place(Devices(layers=tuple(card if layer in layers else PROCESSOR for layer in range(8))))
+            for source, cache in state.sources.items():
+                for rows, width in ((cache.latents, tiny_config.head_dim), (cache.keys, tiny_config.index_head_dim)):
+                    for first in range(0, 400 // tiny_config.ratio(source), 20):
+                        rows.write(first, torch.zeros(20, width))
+            windows = len(layers) * tiny_config.window_size * tiny_config.head_dim * 4  # a prompt's, staged
+            open_groups = 2 * 2 * tiny_config.head_dim * 4
+            planned = sizes.card_kv_bytes(layers, 400)
+            assert 0.6 * planned < device.live_bytes + windows < planned + open_groups, layers
+            del state, cache, rows
 
 
 def test_pieces_hold_every_use_once_and_no_more_rows_than_they_may() -> None:
@@ -162,7 +306,7 @@ def test_a_long_prompt_takes_no_more_of_a_card_than_is_planned_for_it(tiny_model
             rows = MOST_ROWS + 20
             result = model.forward(model.new_state(), [i % 500 for i in range(rows)], "prefill")
             model.streams.cards.settle()  # type: ignore[union-attr]
-        planned = _scratch_bytes(model.config, CARD_ROWS)
+        planned = _scratch_bytes(model.config, CARD_ROWS) + _stream_bytes(model.config, rows)
         assert 0 < device.peak_bytes - resident <= planned
     assert result.logits.shape == (1, model.config.vocab_size)
 
@@ -177,15 +321,53 @@ def _scratch_bytes(config: ModelConfig, rows: int) -> int:
     return rows * 4 * (stream + 3 * config.dim + max(attention, experts, engram, 3 * stream))
 
 
-def test_a_card_too_small_for_the_trunk_leaves_it_with_the_processor(tiny_model: Model, plain: Said) -> None:
+def _stream_bytes(config: ModelConfig, rows: int) -> int:
+    """Likewise what lies there whole: the stream, seven vectors of the width, two low-rank queries, ten keys and the
+    groups chosen twice.
+    """
+    width = (config.hc_mult + 7) * config.dim + 2 * config.q_lora_rank + 10 * config.head_dim
+    return rows * (4 * width + 16 * config.index_topk)
+
+
+@pytest.mark.parametrize("n_before", [0, 1], ids=["from the start", "in the middle"])
+def test_a_card_too_small_gives_everything_back_to_the_processor(n_before: int, drafting: Model, plain: Said) -> None:
+    """The trunk, the output layer, the draft head and the conversation, of which nothing is lost."""
     notices: deque[str] = deque()
     with made_up_card() as device:
-        spread = Spread(cards=(4,), device=DEVICE, layers=range(8), head=True)
-        with spread_model(tiny_model, spread, notices) as model:
+        spread = Spread(device=DEVICE, layers=range(8), head=True, drafts=True)
+        with spread_model(drafting, spread, notices) as model:
+            state = model.new_state()
+            if n_before:
+                state.commit(model.forward(state, PROMPT[:7], "prefill").step)
+                assert not model._trunk.norm.is_cpu and not state.windows[0]._rows.is_cpu
             device.capacity_bytes = device.live_bytes + 1_000  # as if others had taken the rest
-            said = greedy(model, 2)
-            assert all(block.attention.wq_b.weight.is_cpu for block in model._trunk.blocks)
-    assert said.tokens == plain.tokens[:2] and "processor" in notices[-1]
+            tokens = []
+            for ids in (PROMPT[7:], None) if n_before else (PROMPT[:7], PROMPT[7:], None):
+                result = model.forward(state, ids or tokens[-1:], "prefill" if ids else "decode")
+                state.commit(result.step)
+                tokens.append(int(result.logits[-1].argmax()))
+            assert all(block.device == PROCESSOR for block in model._trunk.blocks)
+            assert model.head is not None and model.head.device == PROCESSOR
+            assert state.windows[0]._rows.is_cpu and state.draft is not None and state.draft.keys().is_cpu
+    assert tokens[-2:] == plain.tokens[:2]
+    assert [text for text in notices if "processor" in text] == [notices[-1]]
+
+
+def test_a_draft_head_without_room_drafts_on_the_processor(drafting: Model) -> None:
+    notices: deque[str] = deque()
+    spread = Spread(device=DEVICE, head=True, drafts=True)
+    with made_up_card() as device, spread_model(drafting, spread, notices) as model:
+        state = model.new_state()
+        state.commit(model.forward(state, SHORT, "prefill").step)
+        device.capacity_bytes = device.live_bytes + 1_000
+        assert model.head is not None
+        proposal = model.head.propose(state, 5, 5, choose, never)
+        assert model.head.device == PROCESSOR and "processor" in notices[-1]
+    with spread_model(drafting, Spread(drafts=False)) as model:
+        state = model.new_state()
+        state.commit(model.forward(state, SHORT, "prefill").step)
+        assert model.head is not None
+        assert model.head.propose(state, 5, 5, choose, never).ids == proposal.ids
 
 
 def test_copies_are_bounded_and_go_on_until_the_card_is_full(tiny_model: Model) -> None:
@@ -242,18 +424,18 @@ def test_a_card_may_run_full_again_and_again_while_copies_are_begun(
 def test_a_card_without_memory_for_a_computation_gives_experts_up(
     tiny_model: Model, plain: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every fifth transfer of rows fails, as on a real card when others took its memory."""
+    """Every eleventh transfer of rows fails, as on a real card when others took its memory."""
     calls = 0
-    put = Card.put
+    bring = card_module.bring
 
-    def failing(self: Card, x: Tensor) -> Tensor:
+    def failing(x: Tensor, device: torch.device) -> Tensor:
         nonlocal calls
         calls += 1
-        if calls % 5 == 0:
+        if calls % 11 == 0:
             raise torch.OutOfMemoryError("made up")
-        return put(self, x)
+        return bring(x, device)
 
-    monkeypatch.setattr(Card, "put", failing)
+    monkeypatch.setattr(card_module, "bring", failing)
     notices: deque[str] = deque()
     with spread_model(tiny_model, SPREADS["large card, tiny memory"], notices) as model:
         said = greedy(model)
@@ -353,13 +535,6 @@ def test_warming_reads_nothing_for_a_card_that_has_run_full(tiny_model: Model, m
 
 EVERYTHING_RANKED = {layer: range(n) for layer, n in EVERYTHING.items()}
 """Experts of each layer, hottest first."""
-
-
-def _fp8_bytes(weights: object) -> int:
-    """Bytes of a record's fp8 matrices."""
-    if isinstance(weights, Matrix):
-        return weights.weight.nbytes if weights.kind == "fp8" else 0
-    return sum(_fp8_bytes(getattr(weights, f.name)) for f in fields(weights)) if is_dataclass(weights) else 0
 
 
 def _tensors(model: Model) -> list[Tensor]:

@@ -47,7 +47,7 @@ def test_resident_weights_are_what_the_engine_keeps(config: ModelConfig, sizes: 
     with Checkpoint.open(TINY) as checkpoint:
         model = Model.open(checkpoint, config, streams=StreamSettings(slots_per_layer=1), drafts=drafts)
         kept = tensor_bytes(model._trunk)
-        draft = tensor_bytes(model.head._weights) if model.head is not None else 0
+        draft = tensor_bytes(model.head.weights) if model.head is not None else 0
         model.close()
     assert sizes.trunk.n_bytes + sizes.head.n_bytes == kept
     assert draft == (sizes.draft.n_bytes if drafts else 0)

@@ -4,7 +4,7 @@ Nothing of the planner's own sums is used on the side of the hand: every size fo
 config and the formats of its tensors. What is policy, not size, is written out where it is used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -40,20 +40,47 @@ def block_bytes(n_experts: int) -> int:
     return attention + norms + 4 * H + router + shared + mixes
 
 
-def fp8_of_block() -> int:
-    """What of a layer can lie on a card: the quantised matrices of attention and of the shared expert."""
-    attention = fp8(RQ, D) + fp8(H * HD, RQ) + fp8(HD, D) + fp8(G * RO, H * HD // G) + fp8(D, G * RO)
-    return attention + 3 * fp8(F, D)
+SOURCES = {2: 2, 8: 2, 14: 2, 20: 1}
+"""Layers that make compressed positions, and of how many positions each."""
+SELECTING = (2, 8, 14, 20, 24, 28, 32, 36)
+
+
+def layer_bytes(layer: int) -> int:
+    """A layer; four of them make compressed positions, eight select, two have an n-gram table."""
+    total = block_bytes(EXPERTS)
+    if layer in SOURCES:
+        gates = 2 if SOURCES[layer] > 1 else 1
+        total += gates * 2 * HD * D + 4 * HD + 2 * INDEX_WIDTH * HD + 4 * INDEX_WIDTH
+    if layer in SELECTING:
+        total += fp8(INDEX_HEADS * INDEX_WIDTH, RQ) + 2 * INDEX_HEADS * D
+    return total + (fp8(5 * D, 3 * 8 * 256) + 2 * 4 * M * D if layer in (1, 14) else 0)
 
 
 def trunk_bytes() -> int:
-    """Forty layers; four of them make compressed positions, eight select, two have an n-gram table."""
-    total = LAYERS * block_bytes(EXPERTS)
-    for ratio in (2, 2, 2, 1):  # layers 2, 8, 14, 20
-        gates = 2 if ratio > 1 else 1
-        total += gates * 2 * HD * D + 4 * HD + 2 * INDEX_WIDTH * HD + 4 * INDEX_WIDTH
-    total += 8 * (fp8(INDEX_HEADS * INDEX_WIDTH, RQ) + 2 * INDEX_HEADS * D)
-    return total + 2 * (fp8(5 * D, 3 * 8 * 256) + 2 * 4 * M * D)
+    """Forty layers."""
+    return sum(map(layer_bytes, range(LAYERS)))
+
+
+def card_bytes(layers: Sequence[int], context: int, rows: int) -> int:
+    """Layers on a card, with what they keep of a conversation and what of a prompt's stream lies there whole.
+
+    The latents of the sources below each layer, and all index keys where one selects, with a quarter to grow into; the
+    largest source's latents again, while they are copied; windows as in memory. Of each row of a prompt the stream in
+    four copies, seven vectors of its width, two low-rank queries, ten keys, and twice the chosen groups.
+    """
+    if not layers:
+        return 0
+    read = {max(source for source in SOURCES if source <= layer) for layer in layers if layer >= 2}
+    values = sum(context // SOURCES[source] for source in read) * HD
+    if set(layers) & set(SELECTING):
+        values += sum(context // ratio for ratio in SOURCES.values()) * INDEX_WIDTH
+    largest = max((context // SOURCES[source] for source in read), default=0) * HD
+    kept = (values + values // 4 + largest + len(layers) * (2 * W + 32) * HD) * 4
+    return sum(map(layer_bytes, layers)) + kept + stream_bytes(rows)
+
+
+def stream_bytes(rows: int) -> int:
+    return rows * (4 * ((M + 7) * D + 2 * RQ + 10 * HD) + 2 * 8 * TOP_K)
 
 
 def draft_bytes() -> int:
@@ -177,22 +204,22 @@ def in_ram(plan: Plan) -> Mapping[str, int]:
 def test_a_plan_is_what_a_hand_calculation_gives(machine: Machine, released: Model) -> None:
     plan = planned(machine, released)
     ceiling = round((machine.available - machine.reserve) * GB)
-    # Cards take the fp8 matrices of layer after layer, then the output matrix, and 2 GB of each are left free. The rest
-    # is experts, of all layers evenly, in whole units of 2 MiB, as torch takes a card's memory.
-    layer_bytes = [fp8_of_block()] * LAYERS
-    for layer in (2, 8, 14, 20, 24, 28, 32, 36):
-        layer_bytes[layer] += fp8(INDEX_HEADS * INDEX_WIDTH, RQ)
-    for layer in (1, 14):
-        layer_bytes[layer] += fp8(5 * D, 3 * 8 * 256)
+    # Cards take layer after layer, then the output layer, and 2 GB of each are left free; an eighth of the smallest at
+    # most is for a prompt's stream. The rest is experts, of all layers evenly, in whole units of 2 MiB, as torch takes
+    # a card's memory.
+    most_rows = min(8_192, machine.context)
+    while machine.cards and stream_bytes(most_rows) > (round(min(machine.cards) * GB) - 2 * GB) // 8:
+        most_rows //= 2
     moved, head_moved, on_cards, next_layer = 0, False, dict.fromkeys(range(LAYERS), 0), 0
     for free in machine.cards:
         left = round(free * GB) - 2 * GB - scratch_bytes(256, machine.context)
-        while next_layer < LAYERS and layer_bytes[next_layer] <= left:
-            left -= layer_bytes[next_layer]
-            moved += layer_bytes[next_layer]
+        first = next_layer
+        while next_layer < LAYERS and card_bytes(range(first, next_layer + 1), machine.context, most_rows) <= left:
             next_layer += 1
-        if next_layer == LAYERS and not head_moved and left >= 2 * V * D:
-            left, moved, head_moved = left - 2 * V * D, moved + 2 * V * D, True
+        left -= card_bytes(range(first, next_layer), machine.context, most_rows)
+        moved += sum(map(layer_bytes, range(first, next_layer)))
+        if next_layer == LAYERS and not head_moved and left >= HEAD:
+            left, moved, head_moved = left - HEAD, moved + HEAD, True
         each, more = divmod(left // CARD_SLOT, LAYERS)
         for layer in range(LAYERS):
             on_cards[layer] += each + (layer < more)

@@ -210,12 +210,42 @@ def test_a_card_is_expected_to_answer_faster_and_never_more_than_its_bytes_allow
         Predictor(here, sizes, plan, laws).answer(1) for here, plan in zip((with_it, without), plans, strict=True)
     )
     on_card = next(phase for phase in fast.phases if phase.name == "trunk on cards")
-    assert on_card.n_bytes == moved_weights(plans[0].cards, sizes).n_bytes
-    assert on_card.seconds == pytest.approx(on_card.n_bytes / 150e9 + (7 * 40 + 1) * 60e-6)
+    assert on_card.n_bytes == moved_weights(plans[0].cards, sizes).n_bytes == sizes.trunk.n_bytes + sizes.head.n_bytes
+    # To say 500 things a layer takes 5 us each, to wait for it 60 us, and again for the output layer.
+    assert on_card.seconds == pytest.approx(on_card.n_bytes / 150e9 + 40 * (500 * 5e-6 + 60e-6) + 60e-6)
     assert fast.tokens_s > slow.tokens_s and fast.hit_rate > slow.hit_rate
     assert sum(p.n_bytes for p in fast.phases if p.name in ("trunk", "head", "trunk on cards")) == pytest.approx(
         sum(p.n_bytes for p in slow.phases if p.name in ("trunk", "head"))
     )
+
+
+def test_the_draft_head_goes_onto_the_card_with_the_output_layer_where_it_is_asked_for(sizes: Footprint) -> None:
+    """Left to itself the engine drafts nothing with a card, so nothing is kept there for it."""
+    here = facts(64, gpus=[Gpu(name="card", total_bytes=24 * GB, free_bytes=23 * GB)])
+    both = Abilities(cards=True, drafts=True)
+    on, auto = (make_plan(here, sizes, Wishes(drafting=wish), both) for wish in ("on", "auto"))
+    assert on.cards[0].drafts and not auto.cards[0].drafts
+    parts = [{(part.place, part.name): part.n_bytes for part in plan.parts} for plan in (on, auto)]
+    assert parts[0]["card 0", "draft head"] == parts[1]["RAM", "draft head"] == sizes.draft.n_bytes
+    assert ("RAM", "draft head") not in parts[0] and ("card 0", "draft head") not in parts[1]
+    laws = popularity(sizes, {}, drafting=True)
+    drafted = [Predictor(here, sizes, plan, laws).answer(10, n_rounds=10).phases for plan in (on, auto)]
+    seconds = [next(phase.seconds for phase in phases if phase.name == "draft") for phases in drafted]
+    assert seconds[0] != seconds[1]
+
+
+def test_a_longer_conversation_leaves_a_card_fewer_layers_and_a_card_with_none_keeps_nothing_of_it(
+    sizes: Footprint,
+) -> None:
+    both, plans = Abilities(cards=True, drafts=True), []
+    for context, free in ((8_192, 8 * GB), (262_144, 8 * GB), (8_192, 2_250_000_000)):
+        here = facts(96, gpus=[Gpu(name="card", total_bytes=24 * GB, free_bytes=free)])
+        plans.append(make_plan(here, sizes, Wishes(context_tokens=context), both))
+    layers = [len(plan.cards[0].layers) for plan in plans]
+    kept = [sum(p.n_bytes for p in plan.parts if (p.place, p.name) == ("card 0", "conversation")) for plan in plans]
+    assert layers[0] > layers[1] > layers[2] == kept[2] == 0
+    for plan, n_bytes in zip(plans[:2], kept, strict=False):
+        assert n_bytes == sizes.card_kv_bytes(plan.cards[0].layers, plan.context_tokens) > 0
 
 
 def skewed(n: int, hot: float) -> list[float]:
