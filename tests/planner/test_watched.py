@@ -27,7 +27,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if not has_sparse_files(folder):
         pytest.skip("the file system of the temporary folder has no sparse files")
     make(folder, replace(GEOMETRY, n_routed_experts=192), tweak=holes)
-    command = [sys.executable, "-m", "tests.planner.watched_run", str(folder), f"{CEILING}", "400", "4"]
+    command = [sys.executable, "-m", "tests.planner.watched_run", str(folder), f"{CEILING}B", "400", "4"]
     result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     measured: dict[str, Any] = json.loads(result.stdout)
     return measured
