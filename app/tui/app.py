@@ -45,8 +45,8 @@ from app.tui.widgets.prompt import box_text
 from app.values import THEMES
 from engine.events import TurnStats
 
-DRAIN_HZ = 20
-"""How often the screen takes what the engine left in the mailbox."""
+_DRAIN_S = 0.05
+"""So often the screen looks at what the engine left in the mailbox."""
 
 _CHECK_SAVED_S = 3.0
 
@@ -143,7 +143,7 @@ class ArtesianApp(ThemedApp):
         if self._is_first_run:
             self._look_for_models()
         self.host.start()
-        self.set_interval(1 / DRAIN_HZ, self.drain)
+        self._drain_later(_DRAIN_S)
         self.set_interval(_CHECK_SAVED_S, self.chat.check_saved)
         if self.settings.keymap:
             self.set_keymap(dict(self.settings.keymap))
@@ -220,18 +220,37 @@ class ArtesianApp(ThemedApp):
 
     # the engine
 
-    def drain(self) -> None:
+    def _drain_later(self, wait_s: float) -> None:
+        """Drain in so many seconds, and from then on whenever it is due.
+
+        Not by a timer of Textual's: one that ticks twenty times a second takes a third of what the screen may.
+        """
+        asyncio.get_running_loop().call_later(wait_s, self._drain_and_go_on)
+
+    def _drain_and_go_on(self) -> None:
+        if not self.is_running:
+            return
+        try:
+            wait_s = self.drain()
+        except Exception as error:  # the screen's net, which Textual spreads under timers
+            self._handle_exception(error)
+        else:
+            self._drain_later(wait_s)
+
+    def drain(self) -> float:
         """Hand what the engine left to the chat; a few frames later while keys come in, which are to be seen first, and
         while a reply is written as seldom as the screen's share of the time asks for.
+
+        Returns: in how many seconds to look again.
         """
         now_s, cpu_s = time.monotonic(), time.thread_time()
         if self._n_put_off < _MOST_PUT_OFF and now_s - self.chat.typed_s < _TYPING_S:
             self._n_put_off += 1
-            return
+            return _DRAIN_S
         if self.chat.conversation.running is not None:
             frame_s = min((cpu_s - self._drained_cpu_s) / self.screen_share, _LONGEST_FRAME_S)
             if now_s - self._drained_s < frame_s:
-                return
+                return self._drained_s + frame_s - now_s
             if now_s - self._looked_s >= _LOOK_EVERY_S:
                 self._looked_s = now_s
                 self.host.look()
@@ -243,6 +262,7 @@ class ArtesianApp(ThemedApp):
                 self.facts = event.facts
         if events and self.chat.is_running:
             self.chat.take(events)
+        return _DRAIN_S
 
     def reopen(self, choice: ModelChoice) -> None:
         """Use another model from now on."""

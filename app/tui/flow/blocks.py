@@ -18,6 +18,9 @@ from markdown_it.token import Token
 BlockKind = Literal["text", "item", "code"]
 """Anything Markdown; an item of a list, which stands close to its neighbours; lines of code."""
 
+Place = tuple[BlockKind, int, int]
+"""Kind, first line and line past the end of a block."""
+
 LONGEST_CHARS = 4_000
 """A block that is longer while it grows is cut: at most this much is parsed again for a token."""
 
@@ -121,7 +124,8 @@ class Growing:
         kind, start, _ = places[-1]
         offset = _offset_of_line(self._tail, start)
         if offset:
-            done += _blocks(self._tail[:offset], goes_on=self._goes_on)
+            # Where they lie is known already: what begins after them does not change it.
+            done += _blocks_at(places[:-1], self._tail[:offset], goes_on=self._goes_on)
             self._tail, self._goes_on = self._tail[offset:], False
         opening = _FENCE.match(self._tail) if kind == "code" else None
         if opening is not None:
@@ -207,9 +211,13 @@ def _parts(block: Block) -> Iterator[Block]:
 
 
 def _blocks(text: str, *, goes_on: bool) -> list[Block]:
+    return _blocks_at(_outline(text), text, goes_on=goes_on)
+
+
+def _blocks_at(places: Sequence[Place], text: str, *, goes_on: bool) -> list[Block]:
     lines = text.split("\n")
     blocks: list[Block] = []
-    for kind, start, end in _outline(text):
+    for kind, start, end in places:
         source = "\n".join(lines[start:end]).rstrip()
         opening = _FENCE.match(source + "\n") if kind == "code" else None
         is_part = goes_on and not blocks
@@ -227,9 +235,9 @@ def _blocks(text: str, *, goes_on: bool) -> list[Block]:
 
 
 @lru_cache(maxsize=2)  # what grows is asked about twice: for what is finished, then for what is not
-def _outline(text: str) -> tuple[tuple[BlockKind, int, int], ...]:
-    """Kind, first line and line past the end of each block; lists by item."""
-    places: list[tuple[BlockKind, int, int]] = []
+def _outline(text: str) -> tuple[Place, ...]:
+    """The blocks; lists by item."""
+    places: list[Place] = []
     for token in _OUTLINE.parse(text):
         if token.map is None or token.nesting < 0:
             continue

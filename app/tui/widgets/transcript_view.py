@@ -19,9 +19,12 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.timer import Timer
@@ -29,6 +32,7 @@ from textual.widget import Widget
 
 from app.tui.action_bindings import bindings_of
 from app.tui.flow.spans import Row
+from app.tui.widgets.scroll_bar import thumb_cells
 from app.tui.widgets.turn import NoteRows, ReplyRows, Stop, UserRows
 
 TEXT_CELLS = 96
@@ -106,6 +110,9 @@ class TranscriptView(ScrollView, can_focus=True):
         self._styles: dict[tuple[str, ...], Style] = {}
         self._strips: dict[int, tuple[Row, object, Strip]] = {}
         self._blank_strip: Strip | None = None
+        self._look: tuple[tuple[LineFilter, ...], Color] = ((), Color(0, 0, 0))
+        """What changes every line on its way to the terminal, and the ground it lies on."""
+        self._thumb = (0, 0)
         self._cursor_rows = range(0)
         self._resize_timer: Timer | None = None
 
@@ -144,6 +151,7 @@ class TranscriptView(ScrollView, can_focus=True):
         self._keep_cursor()
         if self.follows:
             self.scroll_end(animate=False, immediate=True, force=True)
+        self._move_bar()
         top = self.scroll_offset.y
         after = min(max(n_rows, self.virtual_size.height), top + self.size.height)
         if top <= before:
@@ -291,18 +299,24 @@ class TranscriptView(ScrollView, can_focus=True):
         Textual's own would ask for borders, padding and tints of each, of which there are none, and keep what it paints
         by its place on the screen: with every row that is added, all of them would be painted again.
         """
-        filters, (_, background) = self.get_line_filters(), self.background_colors
-        strips = []
-        for y in crop.line_range:
-            strip = self.render_line(y)
-            for one in filters:
-                strip = strip.apply_filter(one, background)
-            strips.append(strip)
+        look = (tuple(self.get_line_filters()), self.background_colors[1])
+        if look != self._look:
+            self._forget_painted()
+            self._look = look
+        strips = [self._line(y) for y in crop.line_range]
         left, right = crop.column_span
         return [strip.crop(left, right) for strip in strips] if left > 0 or right < self.size.width else strips
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
+        """One line, which says where each of its letters stands: Textual asks for it where the mouse selects.
+
+        What is painted leaves that out: no two letters would have a style in common, and each style has its colours
+        looked up.
+        """
+        at = y + self.scroll_offset.y
+        return self._line(y).apply_offsets(0, at) if at < self.virtual_size.height else self._line(y)
+
+    def _line(self, y: int) -> Strip:
         width = self.size.width
         at = y + self.scroll_offset.y
         if not self._starts or at >= self.virtual_size.height:
@@ -316,23 +330,30 @@ class TranscriptView(ScrollView, can_focus=True):
         known = self._strips.get(at)
         if known is not None and known[0] == row and known[1] == flags:
             return known[2]
-        strip = self._paint(row, width, at, is_cursor=flags[0], selected=selected, matches=matches, here=here)
+        strip = self._filtered(
+            self._paint(row, width, is_cursor=flags[0], selected=selected, matches=matches, here=here)
+        )
         if len(self._strips) > 1_000:
             self._strips.clear()
         self._strips[at] = (row, flags, strip)
         return strip
 
+    def _filtered(self, strip: Strip) -> Strip:
+        filters, background = self._look
+        for one in filters:
+            strip = strip.apply_filter(one, background)
+        return strip
+
     def _blank(self, width: int) -> Strip:
         """A line below the conversation. Kept: asking for the style takes longer than painting a row of text."""
         if self._blank_strip is None or self._blank_strip.cell_length != width:
-            self._blank_strip = Strip.blank(width, self._style())
+            self._blank_strip = self._filtered(Strip.blank(width, self._style()))
         return self._blank_strip
 
     def _paint(
         self,
         row: Row,
         width: int,
-        at: int,
         *,
         is_cursor: bool,
         selected: tuple[int, int] | None,
@@ -353,7 +374,7 @@ class TranscriptView(ScrollView, can_focus=True):
             offset += len(text)
         segments.append(Segment(" " * max(self._text_cells + 1 - cells, 0), self._style(fill)))
         strip = Strip([segment for segment in segments if segment.text])
-        return strip.adjust_cell_length(width, base).apply_offsets(0, at)
+        return strip.adjust_cell_length(width, base)
 
     def _parts(
         self,
@@ -393,6 +414,9 @@ class TranscriptView(ScrollView, can_focus=True):
         """Look styles up again: there is another theme."""
         super().notify_style_update()
         self._styles.clear()
+        self._forget_painted()
+
+    def _forget_painted(self) -> None:
         self._strips.clear()
         self._blank_strip = None
 
@@ -432,10 +456,24 @@ class TranscriptView(ScrollView, can_focus=True):
             self.scroll_end(animate=False, immediate=True, force=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Follow the end again once the user is back there."""
-        super().watch_scroll_y(old_value, new_value)
+        """Show the rows that are there now, in place of what Textual does; follow the end again once it is reached."""
+        self._move_bar()
+        if round(old_value) != round(new_value):
+            self.refresh(self.size.region)
         if new_value != old_value:
             self._note_scroll(new_value)
+
+    def _move_bar(self) -> None:
+        """Tell the scroll bar, which is painted again only where it looks different: in a long conversation it rarely
+        does, and its cells cost as much as the text beside them.
+        """
+        bar, total, height = self.vertical_scrollbar, self.virtual_size.height, self.size.height
+        thumb = thumb_cells(height, total, self.scroll_y)
+        bar.set_reactive(ScrollBar.window_virtual_size, total)
+        bar.set_reactive(ScrollBar.position, bar.validate_position(self.scroll_y))
+        if thumb != self._thumb:
+            self._thumb = thumb
+            bar.refresh()
 
     def _note_scroll(self, y: float) -> None:
         self.follows = y >= self.max_scroll_y - 0.5
@@ -467,7 +505,6 @@ class TranscriptView(ScrollView, can_focus=True):
             # Not by assigning it, for which Textual lays out the whole screen: the scrollbar is always there, so a
             # longer conversation moves nothing else, and each new row would cost more than all that is painted.
             self.set_reactive(Widget.virtual_size, size)
-            self.vertical_scrollbar.window_virtual_size = total
             self.scroll_y = self.validate_scroll_y(self.scroll_y)
 
     def _at(self, y: int) -> tuple[int, int]:

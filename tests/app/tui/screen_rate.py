@@ -1,18 +1,24 @@
-"""Tokens a second with the screen on and off: `python -m tests.app.tui.screen_rate MODEL [SECONDS]`.
+"""Tokens a second with the screen on and off: `python -m tests.app.tui.screen_rate MODEL [--seconds S] [--ram SIZE]`.
 
-The chat runs in a terminal that is read, and a reply is written and saved all the while. Every second the screen rests
-or goes on: each second with it is compared with the seconds before and after, in the same process, and the median of
-all these ratios counts, with the interval it lies in. Other programs disturb both kinds
-alike, and what they take is counted: when there are enough seconds in which they took little, only those are used.
+MODEL is any checkpoint folder, the bundled demo or one of gigabytes. The chat runs in a terminal that is read, and a
+reply is written and saved all the while. It is one short reply over and over, drawn with the same seed, so that each
+round of it asks the engine for exactly the same work; in every other round the screen's thread sleeps, timers and all.
+Each round with it is compared with the rounds before and after, in the same process, and the median of all these ratios
+counts, with the interval it lies in. Other programs disturb both kinds alike, and what they take is counted: when there
+are enough rounds in which they took little, only those are used.
 """
 
+import argparse
+import asyncio
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from math import comb
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, comb
 from pathlib import Path
 
 import psutil
@@ -27,14 +33,17 @@ from app.transcripts.store import TranscriptStore
 from app.transcripts.transcript import Transcript
 from app.tui import app as app_module
 from app.tui.app import ArtesianApp
+from engine.draft.settings import DraftMode, DraftSettings
 from engine.events import Event, TokenDrawn, TurnDone
 from engine.sampler_settings import SamplerSettings
 from tests.app.tui.latency import BOX, Terminal
 
 PROMISED = 0.97
-SLICE_S = 1.0
-SETTLE_S = 0.3
-"""What follows a change is not counted: a second's text is then shown at once, which no reply asks for."""
+ROUND_S = 1.0
+"""A round is as many tokens as come in this time; with the screen on it is painted twice at least."""
+LEAST_TOKENS = 8
+UNSETTLED = 4
+"""So many rounds at the beginning read experts that stay in memory from then on."""
 QUIET_CORES = 0.25
 """Other programs that take less are no disturbance."""
 LEAST_QUIET = 12
@@ -42,64 +51,82 @@ LEAST_QUIET = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """A second of the reply."""
+class Round:
+    """The reply, written once more."""
 
     shows: bool
     rate: float
     """Tokens a second."""
     others: float
     """Cores that other programs took."""
+    painting: float
+    """Share of the time in which the screen's thread computed."""
 
     @classmethod
-    def parse(cls, line: str) -> "Slice":
+    def parse(cls, line: str) -> "Round":
         """As the child writes it."""
-        shows, rate, others = line.split()
-        return cls(shows == "on", float(rate), float(others))
+        shows, rate, others, painting = line.split()
+        return cls(shows == "on", float(rate), float(others), float(painting))
 
 
 class Switch:
     """Turns the screen off and on, and notes how fast the tokens come."""
 
     def __init__(self, results: Path) -> None:
-        self.shows = True
+        self.shows = threading.Event()
+        self.shows.set()
+        self.rest: Callable[[], None] = lambda: None
+        """Asks the screen's thread to sleep until it shows again."""
+        self.screen_clock: int | None = None
+        self.n_tokens = 0
+        """Of the round, those that another one came before."""
+        self.seconds = 0.0
         self._results = results
-        self._n_tokens = 0
-        self._seconds = -SETTLE_S
         self._last_s: float | None = None
-        self._marks = self._cpu()
+        self._marks = self._read_clocks()
+
+    def begin(self) -> None:
+        """A round begins."""
+        self.n_tokens, self.seconds = 0, 0.0
+        self.pause()
+        self._marks = self._read_clocks()
 
     def token(self) -> None:
         """One was drawn."""
         now = time.perf_counter()
         if self._last_s is not None:
-            self._n_tokens += self._seconds >= 0
-            self._seconds += now - self._last_s
+            self.n_tokens += 1
+            self.seconds += now - self._last_s
         self._last_s = now
-        if self._seconds >= SLICE_S:
-            self._turn()
 
     def pause(self) -> None:
         """What comes now is no decoding."""
         self._last_s = None
 
-    def _turn(self) -> None:
-        before, self._marks = self._marks, self._cpu()
-        wall, busy, ours = (now - then for now, then in zip(self._marks, before, strict=True))
+    def end(self) -> None:
+        """The round is over: note it, and turn the screen off or on."""
+        wall, busy, ours, screen = (
+            now - then for now, then in zip(self._read_clocks(), self._marks, strict=True)
+        )  # fmt: skip
+        kind = "on" if self.shows.is_set() else "off"
         with self._results.open("a") as file:
-            kind = "on" if self.shows else "off"
-            file.write(f"{kind} {self._n_tokens / self._seconds} {max(busy - ours, 0.0) / wall}\n")
-        self.shows = not self.shows
-        self._n_tokens, self._seconds = 0, -SETTLE_S
+            file.write(f"{kind} {self.n_tokens / self.seconds} {max(busy - ours, 0.0) / wall} {screen / wall}\n")
+        if self.shows.is_set():
+            self.shows.clear()
+            self.rest()
+        else:
+            self.shows.set()
 
-    def _cpu(self) -> tuple[float, float, float]:
-        """Seconds by the clock, of all cores together, and of this process."""
+    def _read_clocks(self) -> tuple[float, float, float, float]:
+        """Seconds by the clock, of all cores together, of this process, and of the screen's thread."""
         times = psutil.cpu_times()
-        return time.perf_counter(), sum(times) - times.idle - getattr(times, "iowait", 0.0), time.process_time()
+        screen_s = 0.0 if self.screen_clock is None else time.clock_gettime(self.screen_clock)
+        busy_s = sum(times) - times.idle - getattr(times, "iowait", 0.0)
+        return time.perf_counter(), busy_s, time.process_time(), screen_s
 
 
 class Endless:
-    """A backend whose reply begins anew whenever the model ends it."""
+    """A backend that writes its reply over and over, in rounds of about a second."""
 
     def __init__(self, backend: Backend, switch: Switch) -> None:
         self._backend = backend
@@ -110,42 +137,64 @@ class Endless:
 
     def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
         """What the engine gives, but its end."""
-        end: Event | None = None
-        while end is None or not should_stop():
-            self._switch.pause()
-            for event in self._backend.generate(request, should_stop):
-                if isinstance(event, TokenDrawn):
-                    self._switch.token()
-                if isinstance(event, TurnDone):
-                    end = event
-                else:
-                    yield event
-        yield end
+        switch = self._switch
+
+        def is_enough() -> bool:
+            return should_stop() or (switch.seconds >= ROUND_S and switch.n_tokens >= LEAST_TOKENS)
+
+        switch.begin()
+        yield from self._reply(request, is_enough)
+        if switch.seconds >= ROUND_S:
+            n_replies, request = 1, replace(request, max_tokens=switch.n_tokens + 1)
+        else:
+            n_replies = ceil(ROUND_S / switch.seconds)
+        while not should_stop():
+            switch.begin()
+            for _ in range(n_replies):
+                yield from self._reply(request, should_stop)
+            switch.end()
+
+    def _reply(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
+        self._switch.pause()
+        for event in self._backend.generate(request, should_stop):
+            if isinstance(event, TokenDrawn):
+                self._switch.token()
+            if not isinstance(event, TurnDone):
+                yield event
 
 
 class RestingApp(ArtesianApp):
-    """The chat, which shows nothing of the reply while the switch is off."""
+    """The chat, all of which sleeps while the switch is off."""
 
     CSS_PATH = Path(app_module.__file__).with_name("artesian.tcss")
     switch: Switch
 
-    def drain(self) -> None:
-        """As the chat does, or not at all."""
-        if self.switch.shows:
-            super().drain()
+    def drain(self) -> float:
+        """As the chat does."""
+        if self.switch.screen_clock is None:
+            self.switch.screen_clock = time.pthread_getcpuclockid(threading.get_ident())
+            self.switch.rest = partial(asyncio.get_running_loop().call_soon_threadsafe, self._rest)
+        return super().drain()
+
+    def _rest(self) -> None:
+        """Let the loop stand still. What was written meanwhile is not shown: no reply asks for two rounds at once."""
+        self.switch.shows.wait()
+        self.host.mailbox.take()
 
 
-def child(model: Path, folder: Path) -> None:
+def child(words: argparse.Namespace) -> None:
     """The chat on this terminal."""
-    choice = ModelChoice(folder=model, origin="--model", is_demo=False)
+    folder = Path(words.child)
+    choice = ModelChoice(folder=words.model, origin="--model", is_demo=False)
     settings = Settings()
     how = make_reading(ReadingOptions(), settings, choice)
-    local = make_local(choice, "exact", "published", how, make_wishes(MemoryOptions(), settings, how))
-    switch = Switch(folder / "slices")
+    wishes = make_wishes(MemoryOptions(ram=words.ram), settings, how)
+    local = make_local(choice, "exact", "published", how, wishes, DraftSettings(mode=words.draft))
+    switch = Switch(folder / "rounds")
     backend: Backend = Endless(local, switch)  # type: ignore[assignment]
 
     def session_of(transcript: Transcript) -> ChatSession:
-        return ChatSession(transcript, sampling=SamplerSettings(temperature=0.0, seed=1))
+        return ChatSession(transcript, sampling=SamplerSettings(temperature=1.0, seed=1))
 
     app = RestingApp(
         backend_factory=lambda chosen: backend, choice=choice, store=TranscriptStore(folder / "transcripts"),
@@ -156,29 +205,30 @@ def child(model: Path, folder: Path) -> None:
     app.close()
 
 
-def measure(model: Path, seconds: float) -> list[Slice]:
-    """What came of a reply that went on for so long."""
+def measure(words: argparse.Namespace) -> list[Round]:
+    """The rounds of a reply that went on for so long."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        results = folder / "slices"
-        command = [sys.executable, "-m", "tests.app.tui.screen_rate", str(model), "--child", name]
-        terminal = Terminal(command, folder)
+        results = folder / "rounds"
+        ram = ["--ram", words.ram] if words.ram else []
+        options = [str(words.model), "--draft", words.draft, *ram, "--child", name]
+        terminal = Terminal([sys.executable, "-m", "tests.app.tui.screen_rate", *options], folder)
         try:
             terminal.wait_for(BOX)
             terminal.send("go on\r")
-            end = time.monotonic() + seconds
+            end = time.monotonic() + words.seconds
             while time.monotonic() < end:
                 terminal.drain(0.1)
         finally:
             terminal.close()
-        return [Slice.parse(line) for line in results.read_text().splitlines()] if results.exists() else []
+        return [Round.parse(line) for line in results.read_text().splitlines()] if results.exists() else []
 
 
-def ratios_of(slices: Sequence[Slice]) -> list[tuple[float, float]]:
-    """Of each second with the screen on: its rate over that of its neighbours, and the most that others took then."""
+def ratios_of(rounds: Sequence[Round]) -> list[tuple[float, float]]:
+    """Of each round with the screen on: its rate over that of its neighbours, and the most that others took then."""
     return [
         (on.rate / ((before.rate + after.rate) / 2), max(before.others, on.others, after.others))
-        for before, on, after in zip(slices, slices[1:], slices[2:], strict=False)
+        for before, on, after in zip(rounds, rounds[1:], rounds[2:], strict=False)
         if on.shows
     ]
 
@@ -197,20 +247,33 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 def main() -> int:
     """Measure, or be the child."""
-    words = sys.argv[1:]
-    model = Path(words[0])
-    if "--child" in words:
-        child(model, Path(words[words.index("--child") + 1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long the reply goes on")
+    parser.add_argument("--ram", help="most memory, as with `artesian chat`")
+    drafts: tuple[DraftMode, ...] = ("auto", "on", "off")
+    parser.add_argument(
+        "--draft", choices=drafts, default="off", help="with auto, rounds differ by what was measured to pay"
+    )
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.child:
+        child(words)
         return 0
-    slices = measure(model, float(words[1]) if len(words) > 1 else 120.0)[2:]  # it begins with laying out
+    rounds = measure(words)[UNSETTLED:]
+    found = ratios_of(rounds)
+    if not found:
+        print("no round was finished: it takes longer", file=sys.stderr)
+        return 2
     for shows in (False, True):
-        rates = [one.rate for one in slices if one.shows is shows]
-        print(f"screen {'on ' if shows else 'off'} median {statistics.median(rates):.1f} tokens/s, "
-              f"{min(rates):.1f} to {max(rates):.1f} in {len(rates)} seconds")  # fmt: skip
-    found = ratios_of(slices)
+        these = [one for one in rounds if one.shows is shows]
+        rates = [one.rate for one in these]
+        print(f"screen {'on ' if shows else 'off'} median {statistics.median(rates):.2f} tokens/s, "
+              f"{min(rates):.2f} to {max(rates):.2f} in {len(rates)} rounds; its thread computed "
+              f"{statistics.mean(one.painting for one in these):.2%} of the time")  # fmt: skip
     quiet = [ratio for ratio, others in found if others < QUIET_CORES]
     used = quiet if len(quiet) >= LEAST_QUIET else [ratio for ratio, _ in found]
-    taken = statistics.median(one.others for one in slices)
+    taken = statistics.median(one.others for one in rounds)
     print(f"other programs took {taken:.2f} cores; {len(quiet)} of {len(found)} comparisons were undisturbed")
     share, (low, high) = statistics.median(used), interval(used)
     print(f"with the screen on {share:.1%} of the rate with it off, median of {len(used)}, 95% sure between "
