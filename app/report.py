@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.sanitize import visible
+from app.sanitize import one_line
 from storage.sizes import format_bytes as format_bytes  # of here for all of app
 
 
@@ -80,9 +80,12 @@ def envelope(kind: str, data: object) -> str:
 def said(error: BaseException) -> str:
     """What went wrong and what to do about it, in one line for a screen, safe for a terminal."""
     message = (str(error) or type(error).__name__).rstrip(".")
-    return visible(f"{message}. {getattr(error, 'hint', '')}".strip())
+    return one_line(f"{message}. {getattr(error, 'hint', '')}".strip())
 
 
 def failure(message: str, hint: str = "") -> str:
-    """The stderr form of a failure: the message, and the hint indented below it, both safe for a terminal."""
-    return visible(f"artesian: {message}" + (f"\n  {hint}" if hint else ""))
+    """The stderr form of a failure: the message, and the hint indented below it, both safe for a terminal.
+
+    Each is one line: a line end in it is one of a file's name, which could begin a message of its own.
+    """
+    return one_line(f"artesian: {message}") + (f"\n  {one_line(hint)}" if hint else "")

@@ -72,7 +72,9 @@ def effective(
         value = getattr(settings, key)
         text, origin = (default, "default") if value is None else (_text(value), "settings")
         if key == "model":
-            text, origin = str(choice.folder), "default" if choice.origin == "demo" else choice.origin
+            text, origin = str(choice.folder), choice.origin
+            if choice.origin == "demo":
+                text, origin = "the bundled demo", "default"
         elif key == "theme" and value is None and environ.get("NO_COLOR"):
             text, origin = "none", "NO_COLOR"
         found.append(Effective(key=key, value=one_line(text), origin=origin, about=about, is_set=value is not None))

@@ -10,6 +10,7 @@ import html
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal
 
 from app.report import artesian_version
@@ -57,8 +58,17 @@ def as_json(transcript: Transcript) -> dict[str, Any]:
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    """A message as plain JSON values; its text exactly as it was."""
-    return {**asdict(node), "created": node.created.isoformat()}
+    """A message as plain JSON values; its text exactly as it was, the model by its name."""
+    plain = {**asdict(node), "created": node.created.isoformat()}
+    for run in plain["runs"]:
+        if run["facts"] is not None:
+            run["facts"]["model"] = _model_name(run["facts"]["model"])
+    return plain
+
+
+def _model_name(folder: str) -> str:
+    """What an export says of the model. Where it lies is the user's own affair: the path has their name in it."""
+    return Path(folder).name or folder
 
 
 def remarks(node: Node) -> list[str]:
@@ -74,7 +84,7 @@ def remarks(node: Node) -> list[str]:
     }
     said = [ends[node.status]] if ends[node.status] else []
     if node.facts is not None:
-        model = "the bundled demo" if node.facts.is_demo else one_line(node.facts.model)
+        model = "the bundled demo" if node.facts.is_demo else one_line(_model_name(node.facts.model))
         said.append(f"{model}, {one_line(node.facts.numerics)}")
     if node.runs and node.runs[-1].sampling.seed is not None:
         said.append(f"seed {node.runs[-1].sampling.seed}")

@@ -10,9 +10,11 @@ from app.report import (
     format_per_second,
     format_rate,
     format_seconds,
+    said,
     short_seconds,
     table,
 )
+from storage.errors import MissingFolder
 
 
 @pytest.mark.parametrize(
@@ -98,3 +100,8 @@ def test_a_failure_has_its_hint_indented_below() -> None:
 
 def test_a_failure_cannot_steer_the_terminal() -> None:
     assert failure("no file a\x1b[2J", "see b\x9b") == "artesian: no file a\u241b[2J\n  see b<U+009B>"
+
+
+def test_a_line_end_in_a_name_begins_no_line() -> None:
+    assert failure("no a\nartesian: done", "see a\nb") == "artesian: no a\u240aartesian: done\n  see a\u240ab"
+    assert said(MissingFolder("no a\nb.", hint="See c\nd.")) == "no a\u240ab. See c\u240ad."

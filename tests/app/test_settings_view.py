@@ -17,6 +17,7 @@ def test_every_key_has_words_a_rule_and_a_place_in_the_list() -> None:
     shown = effective(settings, choose_model(None, settings, environ={}), environ={})
     assert tuple(one.key for one in shown) == known_keys()
     assert all(one.value and one.about.endswith(".") and one.origin == "default" for one in shown)
+    assert next(one.value for one in shown if one.key == "model") == "the bundled demo", "not where it is installed"
 
 
 def test_who_said_it_is_named() -> None:

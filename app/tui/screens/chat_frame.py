@@ -151,7 +151,10 @@ class ChatFrame(Screen[None], Kept):
         rows = conversation.rows(self.view.text_cells)
         # The blank row parts the heading from what scrolls under it.
         cells = self.view.text_cells
-        self.view.show([NoteRows([()], cells), *rows] if rows else [NoteRows(self._welcome(), cells)])
+        if rows:
+            self.view.show([NoteRows([()], cells), *rows])
+        else:
+            self.view.show([NoteRows(self._welcome(), cells)], from_top=True)  # what it is stands before its keys
         self._show_heading()
         self.show_status()
 

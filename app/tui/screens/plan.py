@@ -33,7 +33,8 @@ class PlanScreen(TurnFiguresScreen):
     def on_mount(self) -> None:
         """Make the plan aside: it reads the headers of every shard."""
         super().on_mount()
-        self.say_beside_heading(str(context(self.app).choice.folder))
+        choice = context(self.app).choice
+        self.say_beside_heading("the bundled demo" if choice.is_demo else str(choice.folder))
         self._make_plan()
 
     def draw(self, width: int) -> Content:

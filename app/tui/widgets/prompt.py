@@ -24,7 +24,7 @@ from app.input_history import InputHistory
 from app.sanitize import visible
 from app.slash import Command, Say, completions, parse
 from app.tui.action_bindings import binding
-from app.tui.pasting import MOST_CHARS
+from app.tui.pasting import LONGEST_LINE, MOST_CHARS, with_short_lines
 from app.tui.widgets.kept import KeptVertical
 from app.tui.widgets.slash_menu import SlashMenu
 
@@ -33,8 +33,10 @@ SAVE_AFTER_S = 0.3
 
 
 def box_text(text: str) -> str:
-    """`text` as the box takes it: lines end with a newline alone (terminals paste CR), controls are made visible."""
-    return visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+    """`text` as the box takes it: lines end with a newline alone (terminals paste CR), controls are made visible, and
+    no line is so long that keys would wait for it.
+    """
+    return with_short_lines(visible(text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 _EDITING = {
@@ -63,7 +65,10 @@ class PromptEditor(TextArea):
         """The key for sending was pressed."""
 
     class Refused(Message):
-        """What was pasted is too long to be taken."""
+        """With what was pasted the box would hold too much."""
+
+    class Broken(Message):
+        """What was pasted has lines that were too long, and is in the box with shorter ones."""
 
     class MenuKey(Message):
         """A key for the open menu."""
@@ -118,10 +123,14 @@ class PromptEditor(TextArea):
         """Insert the whole paste at once; nothing in it is sent or acted on."""
         event.stop()
         event.prevent_default()
-        if len(event.text) > MOST_CHARS:
+        if len(self.text) - len(self.selected_text) + len(event.text) > MOST_CHARS:
             self.post_message(self.Refused())
-        elif result := self._replace_via_keyboard(box_text(event.text), *self.selection):
+            return
+        text = box_text(event.text)
+        if result := self._replace_via_keyboard(text, *self.selection):
             self.move_cursor(result.end_location)
+            if len(event.text) > LONGEST_LINE and max(map(len, event.text.splitlines())) > LONGEST_LINE:
+                self.post_message(self.Broken())  # behind the change, which takes away what is said below the box
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Up; from the first line into the history."""
@@ -296,7 +305,14 @@ class Prompt(KeptVertical):
     @on(PromptEditor.Refused)
     def _refused(self, event: PromptEditor.Refused) -> None:
         event.stop()
-        self.hint(f"The paste was not taken: it has more than {MOST_CHARS:,} characters, which no context holds.")
+        self.hint(
+            f"The paste was not taken: the box holds {MOST_CHARS:,} characters. `artesian ask - < FILE` reads more."
+        )
+
+    @on(PromptEditor.Broken)
+    def _broken(self, event: PromptEditor.Broken) -> None:
+        event.stop()
+        self.hint(f"Lines of more than {LONGEST_LINE:,} characters were broken, so that keys stay quick.")
 
     @on(PromptEditor.MenuKey)
     def _menu_key(self, event: PromptEditor.MenuKey) -> None:

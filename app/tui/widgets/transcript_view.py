@@ -128,14 +128,17 @@ class TranscriptView(ScrollView, can_focus=True):
         """Cells left of the text, those for the mark included."""
         return self._left + _GUTTER
 
-    def show(self, messages: Sequence[MessageRows]) -> None:
-        """Show these messages instead, from the end."""
+    def show(self, messages: Sequence[MessageRows], *, from_top: bool = False) -> None:
+        """Show these messages instead, from the end or from the top."""
         self.messages = list(messages)
-        self.cursor, self.matches, self.follows = None, [], True
+        self.cursor, self.matches, self.follows = None, [], not from_top
         for message in self.messages:
             message.set_width(self._text_cells)
         self._strips.clear()
         self.changed()
+        if from_top:
+            self.scroll_to(y=0, animate=False, force=True)
+            self.follows = False
 
     def add(self, message: MessageRows) -> None:
         """One more at the end."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from rich.cells import cell_len
 
+from app.sanitize import one_line
 from app.tui.figures import fitting
 from app.tui.flow.flow import Flow
 from app.tui.flow.rows import plain_rows
@@ -204,8 +205,8 @@ class ReplyRows:
         self._make_head()
 
     def set_error(self, message: str, hint: str) -> None:
-        """What the reply failed of."""
-        self._error = (message, hint)
+        """What the reply failed of; a line end in it is one of a file's name."""
+        self._error = (one_line(message), one_line(hint))
         self._set_progress(())
 
     def set_footer(self, parts: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from app.sanitize import visible
-from app.transcripts.export import export
+from app.transcripts.export import Form, export
 from app.transcripts.files import FileOps
 from app.transcripts.markdown import contained, fenced
 from app.transcripts.session import ChatSession
@@ -168,3 +168,9 @@ def test_json_has_all_branches_and_the_exact_text(tmp_path: Path) -> None:
     assert [node["text"] for node in data["nodes"]] == [_HOSTILE, "yes", "other"]
     assert data["path"] == ["m3"] and data["head"] == "m3"
     assert data["nodes"][1]["runs"][0]["facts"]["fingerprint"] == "f" * 64
+
+
+@pytest.mark.parametrize("form", ["md", "json", "html"])
+def test_the_model_is_named_without_where_it_lies(tmp_path: Path, form: Form) -> None:
+    text = export(_said(tmp_path, "hello", "hi"), form)
+    assert "scripted" in text and "/models" not in text, "the scripted model lies in /models/scripted"

@@ -75,7 +75,7 @@ class Switch:
     def __init__(self, results: Path) -> None:
         self.shows = threading.Event()
         self.shows.set()
-        self.rest: Callable[[], None] = lambda: None
+        self.rest: Callable[[], object] = lambda: None
         """Asks the screen's thread to sleep until it shows again."""
         self.screen_clock: int | None = None
         self.n_tokens = 0

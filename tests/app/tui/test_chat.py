@@ -232,6 +232,14 @@ async def test_a_failed_turn_is_a_block_in_the_replys_place_and_what_was_written
         await wait_until(pilot, lambda: "Again." in screen_text(app))
 
 
+async def test_a_line_end_in_a_folders_name_begins_no_line_of_an_error(tmp_path: Path) -> None:
+    script = [StorageError("/models/a\n! b: read error", hint="Look into /models/a\n! b.")]
+    async with chat(tmp_path, CueBackend(script)) as (app, pilot):  # type: ignore[arg-type]
+        await ask(pilot, "go")
+        text = screen_text(app)
+        assert "! /models/a\u240a! b: read error" in text and "Look into /models/a\u240a! b." in text
+
+
 async def test_a_prompt_that_is_refused_is_back_in_the_box_to_be_changed(tmp_path: Path) -> None:
     script = [PromptError("the prompt has 70,000 tokens", hint="Shorten it.")]
     async with chat(tmp_path, CueBackend(script)) as (app, pilot):  # type: ignore[arg-type]

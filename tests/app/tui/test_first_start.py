@@ -7,7 +7,7 @@ import pytest
 from app.tui import app as app_module
 from app.tui.app import ArtesianApp
 from tests.app.tui.chat_stage import CueBackend, chat
-from tests.app.tui.snapshot import wait_until
+from tests.app.tui.snapshot import NARROW, NORMAL, wait_until
 
 pytestmark = pytest.mark.tui
 
@@ -42,3 +42,14 @@ async def test_a_checkpoint_that_is_there_is_named_instead(tmp_path: Path, monke
     async with chat(tmp_path, CueBackend()) as (app, pilot):
         app._look_for_models()
         await wait_until(pilot, lambda: any("V4.1: /model shows it" in note.message for note in app._notifications))
+
+
+async def test_in_a_small_window_a_new_conversation_begins_with_what_answers_there(tmp_path: Path) -> None:
+    async with chat(tmp_path, CueBackend(), size=NARROW) as (app, pilot):
+        app.chat.tell_of_real_model(_SAID)
+        await wait_until(pilot, lambda: "This is the bundled demo" in shown(app))
+        app.chat.view.focus()
+        await pilot.press("end")
+        await wait_until(pilot, lambda: "f1 keys" in " ".join(shown(app).split()))
+        await pilot.resize_terminal(*NORMAL)
+        await wait_until(pilot, lambda: "This is the bundled demo" in shown(app))

@@ -163,3 +163,12 @@ async def test_a_line_is_asked_for_until_it_can_be_used() -> None:
         await pilot.pause()
         await pilot.press("escape")
         await wait_until(pilot, lambda: answers == ["12", None])
+
+
+async def test_where_the_time_goes_names_the_demo_not_its_folder() -> None:
+    app = Stage(screen=PlanScreen())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert app.choice.is_demo
+        heading = app.screen.query_one(".panel-heading", Static)
+        assert str(heading.render()) == "Where the time goes  the bundled demo"
