@@ -223,7 +223,7 @@ class ArtesianApp(ThemedApp):
     def _drain_later(self, wait_s: float) -> None:
         """Drain in so many seconds, and from then on whenever it is due.
 
-        Not by a timer of Textual's: one that ticks twenty times a second takes a third of what the screen may.
+        Not by a timer of Textual's: one that ticks twenty times a second takes a sixth of what the screen may.
         """
         asyncio.get_running_loop().call_later(wait_s, self._drain_and_go_on)
 
