@@ -20,7 +20,7 @@ from app.command_words import free_dash, name_continued, require_filled
 from app.exits import MEANINGS, ExitCode, exit_code_of
 from app.help import TwoColumns
 from app.paths import log_file
-from app.report import artesian_version, failure
+from app.report import artesian_version, failure, told_of_system
 from app.short_memory import lacks_memory, told
 from app.slips import no_such_command, unknown_command_hint, unused_words
 from app.streams import ClosedStream, LossyStream
@@ -341,9 +341,8 @@ def _failed(error: BaseException, *, debug: bool) -> int:
         print(failure(str(error), hint), file=sys.stderr)
     elif lacks_memory(error):
         print(failure(*told(error)), file=sys.stderr)
-    elif isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        print(failure(f"{where}{error.strerror}"), file=sys.stderr)
+    elif isinstance(error, OSError) and (text := told_of_system(error)):
+        print(failure(text), file=sys.stderr)
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         where = "Run it again with --debug for the traceback." if debug else f"The traceback is in {log_file()}."

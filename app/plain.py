@@ -19,7 +19,7 @@ from app.model_choice import ModelChoice
 from app.paths import data_dir
 from app.plain_commands import Commands
 from app.progress import CountProgress, progress_text
-from app.report import failure
+from app.report import failure, told_of_system
 from app.sanitize import one_line, visible
 from app.settings import Settings
 from app.slash import Command, Say, parse
@@ -146,10 +146,8 @@ class PlainChat:
     def fail(self, error: Exception) -> None:
         """Say what failed; it becomes the exit code."""
         self.code = exit_code_of(error)
-        text = str(error) or type(error).__name__
-        if isinstance(error, OSError) and error.strerror:  # without its number, as any command says it
-            text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        self.tell(failure(text, getattr(error, "hint", "")))
+        text = told_of_system(error) if isinstance(error, OSError) else ""
+        self.tell(failure(text or str(error) or type(error).__name__, getattr(error, "hint", "")))
 
     def leave(self) -> None:
         """Close the conversation. What of it is on no drive then is told, and becomes the exit code."""

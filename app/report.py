@@ -83,6 +83,12 @@ def said(error: BaseException) -> str:
     return one_line(f"{message}. {getattr(error, 'hint', '')}".strip())
 
 
+def told_of_system(error: OSError) -> str:
+    """What the operating system says of an error, and of which file, without its number; "" where it says nothing."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}" if error.strerror else ""
+
+
 def failure(message: str, hint: str = "") -> str:
     """The stderr form of a failure: the message, and the hint indented below it, both safe for a terminal.
 

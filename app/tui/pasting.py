@@ -18,28 +18,11 @@ END = "\x1b[201~"
 MOST_CHARS = 1_000_000
 """What the box holds after a paste, at most: a quarter of a million tokens. Beside so much a key takes 20 ms more."""
 
-LONGEST_LINE = 10_000
-"""Characters of a line in the box, at most: it is wrapped anew with each key, 10 ms for so many."""
+QUICK_LINE = 50_000
+"""Characters of a line up to which keys are quick in the box: it is wrapped anew with each, 10 ms for 10,000."""
 
 END_WAIT_S = 5.0
 """A paste whose end does not come this long after its last character is taken as it is: keys are heard again."""
-
-
-def with_short_lines(text: str) -> str:
-    """`text` with longer lines broken at a blank, which the line end replaces, or where there is none in a word."""
-    if len(text) <= LONGEST_LINE:
-        return text
-    return "\n".join(part for line in text.split("\n") for part in _parts(line))
-
-
-def _parts(line: str) -> Iterator[str]:
-    begin = 0
-    while len(line) - begin > LONGEST_LINE:
-        blank = line.rfind(" ", begin + 1, begin + LONGEST_LINE + 1)
-        end = blank if blank >= 0 else begin + LONGEST_LINE
-        yield line[begin:end]
-        begin = end + (blank >= 0)
-    yield line[begin:]
 
 
 class KeyParser(Protocol):

@@ -24,7 +24,7 @@ from app.input_history import InputHistory
 from app.sanitize import visible
 from app.slash import Command, Say, completions, parse
 from app.tui.action_bindings import binding
-from app.tui.pasting import LONGEST_LINE, MOST_CHARS, with_short_lines
+from app.tui.pasting import MOST_CHARS, QUICK_LINE
 from app.tui.widgets.kept import KeptVertical
 from app.tui.widgets.slash_menu import SlashMenu
 
@@ -33,10 +33,8 @@ SAVE_AFTER_S = 0.3
 
 
 def box_text(text: str) -> str:
-    """`text` as the box takes it: lines end with a newline alone (terminals paste CR), controls are made visible, and
-    no line is so long that keys would wait for it.
-    """
-    return with_short_lines(visible(text.replace("\r\n", "\n").replace("\r", "\n")))
+    """`text` as the box takes it: lines end with a newline alone (terminals paste CR), controls are made visible."""
+    return visible(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 _EDITING = {
@@ -67,8 +65,8 @@ class PromptEditor(TextArea):
     class Refused(Message):
         """With what was pasted the box would hold too much."""
 
-    class Broken(Message):
-        """What was pasted has lines that were too long, and is in the box with shorter ones."""
+    class Slowed(Message):
+        """What was pasted has a line that keys will wait for."""
 
     class MenuKey(Message):
         """A key for the open menu."""
@@ -129,8 +127,8 @@ class PromptEditor(TextArea):
         text = box_text(event.text)
         if result := self._replace_via_keyboard(text, *self.selection):
             self.move_cursor(result.end_location)
-            if len(event.text) > LONGEST_LINE and max(map(len, event.text.splitlines())) > LONGEST_LINE:
-                self.post_message(self.Broken())  # behind the change, which takes away what is said below the box
+            if max(map(len, text.split("\n"))) > QUICK_LINE:
+                self.post_message(self.Slowed())  # behind the change, which takes away what is said below the box
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Up; from the first line into the history."""
@@ -309,10 +307,10 @@ class Prompt(KeptVertical):
             f"The paste was not taken: the box holds {MOST_CHARS:,} characters. `artesian ask - < FILE` reads more."
         )
 
-    @on(PromptEditor.Broken)
-    def _broken(self, event: PromptEditor.Broken) -> None:
+    @on(PromptEditor.Slowed)
+    def _slowed(self, event: PromptEditor.Slowed) -> None:
         event.stop()
-        self.hint(f"Lines of more than {LONGEST_LINE:,} characters were broken, so that keys stay quick.")
+        self.hint(f"A line has more than {QUICK_LINE:,} characters: keys are slow while it is in the box.")
 
     @on(PromptEditor.MenuKey)
     def _menu_key(self, event: PromptEditor.MenuKey) -> None:

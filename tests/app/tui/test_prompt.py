@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from app.drafts import DraftFile
 from app.editing import EditorError
 from app.input_history import InputHistory
-from app.tui.pasting import LONGEST_LINE, MOST_CHARS, with_short_lines
+from app.tui.pasting import MOST_CHARS, QUICK_LINE
 from app.tui.widgets.prompt import Prompt, box_text
 from app.tui.widgets.slash_menu import SlashMenu
 from tests.app.tui.snapshot import wait_until
@@ -276,10 +276,10 @@ async def test_half_a_million_signs_without_a_blank_are_taken() -> None:
     async with app.run_test() as pilot:
         await _ready(pilot, prompt)
         app.post_message(events.Paste("x" * 500_000))
-        await wait_until(pilot, lambda: prompt.text.count("x") == 500_000, timeout_s=20)
+        await wait_until(pilot, lambda: len(prompt.text) == 500_000, timeout_s=20)
         await pilot.press("y", "enter")
         await wait_until(pilot, lambda: len(app.sent) == 1, timeout_s=20)
-        assert app.sent[0] == with_short_lines("x" * 500_000) + "y"
+        assert app.sent[0] == "x" * 500_000 + "y"
 
 
 async def test_pastes_of_more_than_the_box_holds_are_refused_in_words() -> None:
@@ -293,26 +293,21 @@ async def test_pastes_of_more_than_the_box_holds_are_refused_in_words() -> None:
         assert prompt.text == "keep", "with what was there it is one too many"
 
 
-async def test_a_paste_of_one_endless_line_is_broken_at_blanks_and_said_to_be() -> None:
+@pytest.mark.parametrize("n_more", [0, 1])
+async def test_a_line_that_keys_wait_for_is_taken_as_it_is_and_said(n_more: int) -> None:
     app = Stage(prompt := Prompt())
     async with app.run_test() as pilot:
         await _ready(pilot, prompt)
-        text = "word " * 5_000
+        text = "short\n" + "x" * (QUICK_LINE + n_more)
         app.post_message(events.Paste(text))
+        await wait_until(pilot, lambda: prompt.text == text)
+        await pilot.pause()
         hint = prompt.query_one("#prompt-hint")
-        await wait_until(pilot, lambda: "Lines of more than 10,000 characters were broken" in str(hint.render()))
-        assert max(map(len, prompt.text.split("\n"))) <= LONGEST_LINE
-        assert prompt.text.replace("\n", " ") == text
-        await pilot.press("x")
-        await wait_until(pilot, lambda: not hint.display)
-
-
-def test_lines_are_broken_in_words_only_where_there_is_no_blank() -> None:
-    most = LONGEST_LINE
-    assert with_short_lines("a" * most) == "a" * most
-    assert with_short_lines("a" * most + " b") == "a" * most + "\nb"
-    assert with_short_lines("a" * (most + 1)) == "a" * most + "\na"
-    assert with_short_lines(f"a {'b' * most}\nc") == f"a\n{'b' * most}\nc"
+        assert hint.display == bool(n_more)
+        if n_more:
+            assert "more than 50,000 characters: keys are slow" in str(hint.render())
+            await pilot.press("y")
+            await wait_until(pilot, lambda: not hint.display)
 
 
 def test_line_ends_of_every_kind_are_one() -> None:
