@@ -5,17 +5,15 @@ answer. A linear classifier over the mean of token vectors sees it at once, and 
 a mean. The one thing a reader would get wrong: the vectors are only where training starts, and all of them move on.
 """
 
-import random
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from assets.demo_recipe.bag import Bag, learn
 from assets.demo_recipe.questions import Question
 
 EPOCHS = 5
-RATE = 4e-3
-BATCH = 128
 KEPT = 0.8
 """Share of a question's tokens that a step sees."""
 OWN_STD = 0.6
@@ -28,34 +26,17 @@ def topic_vectors(
     epochs: int = EPOCHS, seed: int = 0,
 ) -> Tensor:  # fmt: skip
     """[V, D] vectors whose mean over a question's tokens says which answer it gets."""
-    rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     number = {answer: i for i, answer in enumerate(dict.fromkeys(question.answer for question in questions))}
-    rows = [encode(question.text) or [0] for question in questions]
-    wanted = torch.tensor([number[question.answer] for question in questions])
-    vectors = nn.EmbeddingBag(vocab_size, width, mode="mean", sparse=True)
-    out = nn.Linear(width, len(number))
+    bag = Bag(vocab_size, len(number), width)
     with torch.no_grad():
-        vectors.weight.normal_(std=0.3, generator=generator)
-        out.weight.normal_(std=width**-0.5, generator=generator)
-    optimisers = [
-        torch.optim.SparseAdam(vectors.parameters(), lr=RATE), torch.optim.Adam(out.parameters(), lr=RATE)
-    ]  # fmt: skip
-    order = [*range(len(rows))]
-    for _ in range(epochs):
-        rng.shuffle(order)
-        for at in range(0, len(order), BATCH):
-            some = order[at : at + BATCH]
-            seen = [rng.sample(rows[i], max(1, round(len(rows[i]) * KEPT))) for i in some]
-            flat = torch.tensor([token for row in seen for token in row])
-            starts = torch.tensor([0, *(len(row) for row in seen[:-1])]).cumsum(0)
-            loss = nn.functional.cross_entropy(out(vectors(flat, starts)), wanted[some])
-            for optimiser in optimisers:
-                optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            for optimiser in optimisers:
-                optimiser.step()
-    return vectors.weight.detach()
+        bag.vectors.weight.normal_(std=0.3, generator=generator)
+        bag.out.weight.normal_(std=width**-0.5, generator=generator)
+        bag.out.bias.zero_()
+    rows = [encode(question.text) or [0] for question in questions]
+    for _ in learn(bag, rows, [number[question.answer] for question in questions], epochs, kept=KEPT, seed=seed):
+        pass
+    return bag.vectors.weight.detach()
 
 
 def start_embedding(embed: nn.Parameter, vectors: Tensor) -> None:
