@@ -17,7 +17,6 @@ from app.model_choice import ModelChoice
 from app.rates import RateBook
 from app.usage import profile_file, usage_dir, watched_layers
 from engine.config import LoadedConfig, ModelConfig, load_config
-from engine.inventory import expected_tensors
 from planner.errors import MissingParts
 from planner.facts import (
     ASSUMED_DRIVE_BYTES_S,
@@ -128,6 +127,9 @@ def _read_model(folder: Path, loaded: LoadedConfig, outline: Outline, numerics: 
 
 def expected_places(config: ModelConfig) -> Iterable[TensorPlace]:
     """Every tensor the config demands, laid out as in the released shards: large types first, then by name."""
+    # Here and not at the top: whole headers say it all.
+    from engine.inventory import expected_tensors
+
     expected = expected_tensors(config)
     offset = 0
     for name in sorted(expected, key=lambda name: (-DTYPE_BITS[expected[name].dtype], expected[name].dtype, name)):

@@ -7,7 +7,7 @@ settings name. For another one they would only be refused, so they are left out.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,10 +19,10 @@ from app.sizes import size_of
 from app.values import RULES
 from planner.plan import DraftWish, Wishes
 from storage.defaults import DEFAULT_DEPTH
-from storage.direct import IoMode
-from storage.inspection import idle_split
 from storage.policy import DEFAULT_POLICY, POLICIES
-from storage.trace import MAGIC
+
+if TYPE_CHECKING:
+    from storage.direct import IoMode
 
 Io = Literal["auto", "direct", "buffered"]
 
@@ -85,7 +85,7 @@ class Reading:
     weights: Mapping[Path, float] | None = None
     """Relative rates of the model's folder and all others; None has them measured where they matter."""
     verify_mirrors: bool = False
-    io: IoMode = "auto"
+    io: "IoMode" = "auto"
     slots: int | None = None
     """Experts of a layer kept in memory."""
     depth: int | None = None
@@ -167,6 +167,9 @@ def make_wishes(
 
 def require_useful(folder: Path, splits: Sequence[Path]) -> None:
     """Raises: UsageError for a split on the command line that nothing would be read from."""
+    # Here and not at the top, like `_trace`: what few commands need would take the start of each 20 ms.
+    from storage.inspection import idle_split
+
     idle = idle_split(folder, splits)
     if idle is not None:
         raise UsageError(
@@ -180,7 +183,7 @@ def saved_folders(settings: Settings, choice: ModelChoice) -> tuple[Path, ...]:
     return _folders([*(settings.split or ()), *(settings.mirror or ())]) if _is_for(settings, choice) else ()
 
 
-def io_mode(settings: Settings) -> IoMode:
+def io_mode(settings: Settings) -> "IoMode":
     """How the settings want drives read."""
     match settings.io:
         case "direct" | "buffered" as io:
@@ -241,6 +244,8 @@ def _trace(name: str | None) -> Path | None:
     """The file to record in; nothing but an earlier trace is overwritten."""
     if name is None:
         return None
+    from storage.trace import MAGIC
+
     path = Path(name).expanduser()
     try:
         if not path.parent.is_dir():

@@ -48,10 +48,11 @@ class Outline:
         """Every tensor whose entry makes sense; of a name held twice, the first."""
         seen: set[str] = set()
         for shard, header in zip(self.shards, self.headers, strict=True):
+            passed = seen.intersection(header) | {METADATA_KEY}
+            seen.update(header)
             for name, entry in header.items():
-                if name == METADATA_KEY or name in seen:
+                if name in passed:
                     continue
-                seen.add(name)
                 try:
                     begin, end = entry["data_offsets"]
                     if 0 <= begin <= end:
