@@ -170,7 +170,7 @@ class ChatFrame(Screen[None], Kept):
         if choice.is_demo:
             lines += [
                 [Span("This is the bundled demo, a tiny model that knows only Artesian's help. It is not DeepSeek.")],
-                [Span("Name the folder of a checkpoint with --model, or choose one: /model.", "faint")],
+                [Span("Name the model's folder with --model, or choose one: /model.", "faint")],
             ]
             lines += [[Span("")], [Span(self._real_model)]] if self._real_model else []
         else:

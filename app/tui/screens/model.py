@@ -129,7 +129,7 @@ class ModelScreen(PanelScreen):
                 self._judge(Path(text.strip()).expanduser())
 
         details = "The folder that holds config.json and the .safetensors files."
-        self.app.push_screen(AskScreen("Folder of a checkpoint", details=details, check=check), answered)
+        self.app.push_screen(AskScreen("The model's folder", details=details, check=check), answered)
 
     @work(thread=True, exit_on_error=False)
     def _judge(self, folder: Path) -> None:
