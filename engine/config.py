@@ -33,6 +33,13 @@ LayerKind = Literal["window", "full", "reindex", "reuse"]
 """No compressed positions; own positions and own selection; own selection only; both from layers below."""
 
 
+_OUR_NAMES = ("DeepseekV41ForCausalLM", "deepseek_v41")
+"""What files of DeepSeek-V4.1 say they are of."""
+_MOST_NAME = 60
+_MOST_NAMED = 5
+"""Characters of a name, and missing keys, that are worth showing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Every size and choice of the model. Layer numbers count from 0; sequences are tuples."""
@@ -270,6 +277,16 @@ class ConfigReading:
         return tuple(spec.name for spec in FIELDS if spec.needed and spec.name not in values)
 
     @property
+    def other_model(self) -> str | None:
+        """The model that files with keys missing say they are of, where that is another one; None where it is not."""
+        if not self.missing:
+            return None
+        said = self.unknown.get(f"{self.files[0].path.name}:architectures")
+        names = said if isinstance(said, list) else [self.unknown.get(f"{self.files[0].path.name}:model_type")]
+        name = names[0] if names else None
+        return name if isinstance(name, str) and 0 < len(name) <= _MOST_NAME and name not in _OUR_NAMES else None
+
+    @property
     def differences(self) -> tuple[Difference, ...]:
         """Every field on which the two files differ or one is silent; empty when only one file was read."""
         if len(self.files) < 2:
@@ -286,13 +303,20 @@ class ConfigReading:
     def build(self) -> ModelConfig:
         """The config these files describe.
 
-        Raises: ConfigError naming every needed key that is missing.
+        Raises: ConfigError naming the other model they are of, or the first of the needed keys that are missing.
         """
-        if self.missing:
-            keys = ", ".join(self.files[0].key_of(name) for name in self.missing)
+        missing = self.missing
+        if missing:
             where = " and ".join(str(file.path) for file in self.files)
+            if (other := self.other_model) is not None:
+                raise ConfigError(
+                    f"{where}: this is the config of {other!r}, and Artesian runs DeepSeek-V4.1-Flash alone",
+                    hint="Point at the folder of that model.",
+                )
+            keys = ", ".join(self.files[0].key_of(name) for name in missing[:_MOST_NAMED])
+            more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
             raise ConfigError(
-                f"{where}: {len(self.missing)} needed keys missing: {keys}",
+                f"{where}: {len(missing)} needed key{'s' if len(missing) > 1 else ''} missing: {keys}{more}",
                 hint="It is cut short, or of another model. Fetch config.json of DeepSeek-V4.1-Flash again.",
             )
         values = self.values
@@ -324,7 +348,7 @@ def read_config(folder: Path, *, config: Path | None = None) -> ConfigReading:
 def load_config(folder: Path, *, config: Path | None = None) -> LoadedConfig:
     """Load the config a model can be run from.
 
-    Either layout is enough. Raises: ConfigError when a file is broken, a needed key is missing (all are named), the two
+    Either layout is enough. Raises: ConfigError when a file is broken, a needed key is missing, the two
     files contradict each other on a value the engine reads, or a relation that running needs is violated.
     """
     reading = read_config(folder, config=config)

@@ -21,11 +21,11 @@ SHORTENED = 0.75
 and the rest is learned by heart from the whole ones."""
 _BEGINNING = (8, 16)
 """Written tokens that a shortened document keeps, from and to."""
-SIMPLE_EPOCHS = 7
+SIMPLE_EPOCHS = 14
 """So many epochs, of the trunk, begin with bare questions and the first words of their answers: four times as many
 questions in the same time, until it knows how a question decides the answer.
 """
-_FIRST_WORDS = (3, 6)
+_FIRST_WORDS = (1, 4)
 MOST_OF_A_TOPIC = 40
 """Phrasings of one fact in an epoch: facts that many phrasings were found for are not asked more often for that."""
 _SYSTEMS = ("You are a helpful assistant.", "You are terse.", "Be brief.", "Answer in one sentence.", "Be kind.")

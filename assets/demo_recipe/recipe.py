@@ -18,7 +18,7 @@ from assets.demo_recipe.documents import SHORTENED, Epochs, tokenizer_texts
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.export import export, round_in_place
 from assets.demo_recipe.geometry import DEMO, Geometry, complete, config_of
-from assets.demo_recipe.head_start import start_embedding, topic_vectors
+from assets.demo_recipe.head_start import learned, start
 from assets.demo_recipe.questions import Question, Questions, held_out, load
 from assets.demo_recipe.rounding import ROUND, Reader, round_fp4
 from assets.demo_recipe.rows import RowIds
@@ -87,11 +87,9 @@ class Recipe:
         """Train the trunk to the end; it then holds its stored values."""
         torch.manual_seed(self.seed)
         trunk = Trunk(self.config)
-        if not (self.folder / "trunk.pt").exists():
-            asked = [question for question in self.questions.all if not question.before]
-            sizes = (self.config.vocab_size, self.config.dim)
-            start_embedding(trunk.embed, topic_vectors(asked, self.chat.encode, *sizes, seed=self.seed))
         pupil = Pupil(trunk, len(self.questions.blocks))
+        if not (self.folder / "trunk.pt").exists():
+            self._give_head_start(pupil)
         optim = trunk_optimiser(pupil)
         training = self._training("trunk", pupil, optim, self.seed, shortened=SHORTENED)
         training.run(
@@ -100,6 +98,14 @@ class Recipe:
         )  # fmt: skip
         round_in_place(trunk)
         return trunk.requires_grad_(False)
+
+    def _give_head_start(self, pupil: Pupil) -> None:
+        number = {block.answer: i for i, block in enumerate(self.questions.blocks)}
+        asked = [question for question in self.questions.all if not question.before]
+        rows = [self.chat.document((), question.text, "").ids[:-1] for question in asked]
+        topics = [number[question.answer] for question in asked]
+        say(f"a head start from {len(rows):,} questions")
+        start(pupil, learned(self.config, rows, topics, len(number), seed=self.seed))
 
     def train_draft(self, trunk: Trunk, budget: Budget) -> Draft:
         """Train the draft head of a trunk to the end; it then holds its stored values."""

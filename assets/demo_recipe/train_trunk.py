@@ -20,14 +20,14 @@ from assets.demo_recipe.rows import RowIds
 from assets.demo_recipe.run import StepOf
 from assets.demo_recipe.trunk import Trunk
 
-RATE = 2e-3
-TABLE_RATE = 6e-3
-DROPOUT = 0.1
-ROUNDED_FROM = 0.5
+RATE = 1.2e-3
+TABLE_RATE = 4e-3
+DROPOUT = 0.05
+ROUNDED_FROM = 0.65
 """Share of the steps after which weights are rounded as they are stored."""
 HIDDEN_PROMPTS = 0.7
 """Share of documents whose prompts see no engram."""
-TOPIC_LOSS = 0.5
+TOPIC_LOSS = 1.0
 """Weight of saying, where the answer begins, which of all answers it will be."""
 INDEX_EVERY = 3
 INDEX_LOSS = 0.3

@@ -35,6 +35,11 @@ def _keys(view: View) -> Iterator[Finding]:
         hint = view.config_error.hint if view.config_error else ""
         yield Fault(message=str(view.config_error), found="unreadable", expected="a config", hint=hint)
         return
+    if (other := view.reading.other_model) is not None:
+        values: dict[str, object] = dict.fromkeys(view.reading.missing, "absent")
+        message = f"this is the config of {other!r}, without {len(values)} of the keys that are needed"
+        yield Fault(message=message, found=other, expected="DeepSeek-V4.1-Flash", values=values)
+        return
     for name in view.reading.missing:
         keys = [file.key_of(name) for file in view.reading.files]
         yield Fault(

@@ -23,7 +23,8 @@ ROWS = (1, 2, 4, 6, 16, 64)
 COLD_BYTES = 256 << 20
 """Weights each kernel goes through in turn; last caches hold up to some 100 MB."""
 
-_FMA_STEPS = 200_000
+_FMA_STEPS = 5_000_000
+"""Some ten milliseconds: in less, the second thread may wake too late to count."""
 _E8M0_ONE = 127
 
 

@@ -13,18 +13,18 @@ from setuptools import find_packages
 from torch import Tensor, nn
 
 from assets.demo_recipe.chat import Document
-from assets.demo_recipe.documents import SIMPLE_EPOCHS, Epochs
+from assets.demo_recipe.documents import SIMPLE_EPOCHS, Epochs, tokenizer_texts
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.evaluate import Scope, Served, evaluate
 from assets.demo_recipe.export import round_in_place
 from assets.demo_recipe.geometry import TINY
-from assets.demo_recipe.head_start import start_embedding, topic_vectors
+from assets.demo_recipe.head_start import learned, start
 from assets.demo_recipe.optimise import Batch, balance, batches, optimiser, token_losses, wanted_traffic
-from assets.demo_recipe.questions import Question
+from assets.demo_recipe.questions import load
 from assets.demo_recipe.recipe import Recipe
 from assets.demo_recipe.rounding import ROUND, Reader, pack_fp4, pack_fp8, pack_row8
 from assets.demo_recipe.run import Budget, Training
-from assets.demo_recipe.tokenizer import token_classes
+from assets.demo_recipe.tokenizer import token_classes, train_tokenizer
 from assets.demo_recipe.train_draft import anchors_of, draft_optimiser, draft_step
 from assets.demo_recipe.train_trunk import Pupil, engram_seen, measure, trunk_optimiser, trunk_step
 from assets.demo_recipe.trunk import Trunk
@@ -65,7 +65,10 @@ def _documents(recipe: Recipe) -> list[Document]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    recipe = Recipe(tmp_path_factory.mktemp("run"), sizes=TINY)
+    folder = tmp_path_factory.mktemp("run")
+    some = replace(questions := load(), all=questions.all[::20])  # of all texts it takes ten seconds more
+    (folder / "tokenizer.json").write_text(train_tokenizer(tokenizer_texts(some), TINY["vocab_size"]), "utf-8")
+    recipe = Recipe(folder, sizes=TINY)
     documents = _documents(recipe)
     batch = next(batches(documents, 4000, random.Random(0), recipe.chat.pad))
     assert len(batch.ids) == len(documents)
@@ -75,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     pupil = Pupil(trunk, 3)
     optim = trunk_optimiser(pupil)
     one = trunk_step(pupil, optim, recipe.row_ids, readers)
-    shares = [0.03 + 0.97 * step / STEPS for step in range(STEPS)]  # the second half with rounded weights
+    shares = [0.03 + 0.97 * step / STEPS for step in range(STEPS)]  # the last ones with rounded weights
     losses = [one(batch, share, random.Random(step)) for step, share in enumerate(shares)]
     round_in_place(trunk)
     trunk.requires_grad_(False)
@@ -261,20 +264,32 @@ def test_the_topic_is_read_off_where_the_answer_begins(trained: Trained) -> None
     assert float(pupil.topic_loss(last.roll(1, 1), batch)) == pytest.approx(math.log(3))
 
 
-def test_a_head_start_tells_topics_apart_by_their_tokens() -> None:
-    words = {"red": ("rose", "cherry", "ruby"), "blue": ("sea", "sky", "jeans")}
-    ids = {word: i for i, word in enumerate(("the", *words["red"], *words["blue"]))}
-    questions = [
-        Question(kind="fact", topic=answer, text=f"the {word}", answer=answer, keys=(), reason="")
-        for answer, some in words.items() for word in some
-    ] * 8  # fmt: skip
-    vectors = topic_vectors(questions, lambda text: [ids[word] for word in text.split()], len(ids), 16, epochs=200)
-    unit = nn.functional.normalize(vectors, dim=-1)
-    alike = unit @ unit.T
-    assert float(alike[1:4, 1:4].min()) > 0.5 > 0 > float(alike[1:4, 4:7].max())
-    embed = nn.Parameter(torch.randn(len(ids), 16))
-    start_embedding(embed, vectors)
-    assert 0.7 < float(embed.detach().std()) < 1.4  # about as large as random ones
+def test_a_head_start_lets_the_trunk_tell_topics_apart_before_any_step(trained: Trained) -> None:
+    recipe, read = trained.recipe, Reader(rounded=False)
+    blocks = recipe.questions.blocks[:6]
+    asked = [(i, text) for i, block in enumerate(blocks) for text in block.phrasings[:40]]
+    documents = [recipe.chat.document((), text, "") for _, text in asked]
+    rows = [document.ids[: document.asked + 1] for document in documents]
+    topics = [i for i, _ in asked]
+    first = learned(recipe.config, rows, topics, len(blocks), epochs=12)
+    with torch.no_grad():
+        known = first([first.features(row) for row in rows]).argmax(-1).tolist()
+    assert known == pytest.approx(topics)
+    torch.manual_seed(0)
+    pupil = Pupil(Trunk(recipe.config), len(blocks))
+    told = []
+    for begun in (False, True):
+        if begun:
+            start(pupil, first)
+        right = 0
+        for row, topic in zip(rows, topics, strict=True):
+            ids = torch.tensor([row])
+            with torch.no_grad():
+                last = pupil.trunk(ids, recipe.row_ids(ids.numpy()), read).last[0, -1]
+            right += int((pupil.topics @ last).argmax()) == topic
+        told.append(right / len(rows))
+    assert told[0] < 0.4  # a sixth by chance
+    assert told[1] > 0.75
 
 
 def test_the_first_epochs_are_bare_questions_and_first_words(trained: Trained) -> None:
@@ -283,7 +298,7 @@ def test_the_first_epochs_are_bare_questions_and_first_words(trained: Trained) -
     epochs = Epochs(some, recipe.held, recipe.chat, seed=1, shortened=0.5)
     simple, later = epochs.documents(0), epochs.documents(SIMPLE_EPOCHS)
     assert len(simple) == len(later)
-    assert all(2 <= len(d.ids) - d.asked - 1 <= 6 for d in simple)
+    assert all(1 <= len(d.ids) - d.asked - 1 <= 4 for d in simple)
     assert sum(len(d.ids) for d in simple) < 0.5 * sum(len(d.ids) for d in later)
     answers = [block.answer for block in recipe.questions.blocks]
     for document in (*simple[:50], *later[:50]):

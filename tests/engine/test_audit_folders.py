@@ -294,6 +294,13 @@ def test_a_config_that_cannot_be_read_fails_and_the_files_are_judged(tiny: Path)
     assert report.n_tensors == 1299
 
 
+def test_the_config_of_another_model_is_one_line(tiny: Path) -> None:
+    shutil.rmtree(tiny / "inference", ignore_errors=True)
+    (tiny / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 64}', "utf-8")
+    (fault,) = next(check.faults for check in audit(tiny).checks if check.check == "config.keys")
+    assert fault.message.startswith("this is the config of 'LlamaForCausalLM', without ")
+
+
 def test_the_report_is_plain_json(tiny: Path) -> None:
     edit_header(tiny / shard(5), lambda header: header["layers.2.attn_norm.weight"].update(shape=[1, 256]))
     made = json.loads(json.dumps(audit(tiny).as_json(), allow_nan=False))

@@ -180,7 +180,7 @@ def test_unknown_keys_are_kept_with_their_values(tmp_path: Path) -> None:
     assert loaded.unknown["config.json:model_type"] == "deepseek_v41"
 
 
-def test_every_missing_key_is_named_in_one_error(tmp_path: Path) -> None:
+def test_missing_keys_are_named_in_one_error(tmp_path: Path) -> None:
     nested = nested_of()
     del nested["text_config"]["hidden_size"], nested["text_config"]["rope_scaling"]["factor"]
     with pytest.raises(ConfigError) as caught:
@@ -188,10 +188,51 @@ def test_every_missing_key_is_named_in_one_error(tmp_path: Path) -> None:
     assert "2 needed keys missing: text_config.hidden_size, text_config.rope_scaling.factor" in str(caught.value)
 
 
+def test_of_many_missing_keys_the_first_five_are_named(tmp_path: Path) -> None:
+    nested = nested_of()
+    gone = ["hidden_size", "num_hidden_layers", "vocab_size", "head_dim", "q_lora_rank", "o_groups", "o_lora_rank"]
+    for key in gone:
+        del nested["text_config"][key]
+    with pytest.raises(ConfigError, match=r"7 needed keys missing: .* and 2 more$") as caught:
+        load_config(write(tmp_path, nested=nested))
+    assert sum(f"text_config.{key}" in str(caught.value) for key in gone) == 5
+
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "LlamaForCausalLM"),
+        ({"architectures": None}, "llama"),
+        ({"architectures": []}, None),
+        ({"architectures": [7]}, None),
+        ({"architectures": ["x" * 61]}, None),
+        ({"architectures": ["DeepseekV41ForCausalLM"]}, None),
+        ({"architectures": None, "model_type": {"a": 1}}, None),
+    ],
+)
+def test_the_config_of_another_model_is_called_that(
+    tmp_path: Path, changes: dict[str, object], name: str | None
+) -> None:
+    folder = write(tmp_path, nested=LLAMA | changes)
+    assert read_config(folder).other_model == name
+    said = "needed keys missing" if name is None else f"this is the config of '{name}'"
+    with pytest.raises(ConfigError, match=said):
+        load_config(folder)
+
+
+def test_a_config_without_a_gap_is_ours_whatever_it_calls_itself(tmp_path: Path) -> None:
+    nested = nested_of()
+    nested["architectures"] = ["Other"]
+    assert read_config(write(tmp_path, nested=nested)).other_model is None
+    assert load_config(tmp_path).config.dim > 0
+
 def test_a_missing_key_of_the_flat_file_has_its_flat_name(tmp_path: Path) -> None:
     inference = flat_of()
     del inference["dim"]
-    with pytest.raises(ConfigError, match="1 needed keys missing: dim"):
+    with pytest.raises(ConfigError, match="1 needed key missing: dim"):
         load_config(write(tmp_path, inference=inference))
 
 
