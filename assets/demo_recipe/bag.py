@@ -6,7 +6,6 @@ does not hang on one of them.
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,19 +30,8 @@ class Bag(nn.Module):
         return logits
 
 
-class Classifier(Protocol):
-    """Vectors of features, sparsely learned, and what makes answers of them."""
-
-    vectors: nn.Module
-    out: nn.Module
-
-    def __call__(self, rows: Sequence[Sequence[int]], /) -> Tensor:
-        """[B, A] logits."""
-        ...
-
-
 def learn(
-    bag: Classifier, rows: Sequence[Sequence[int]], answers: Sequence[int], epochs: int, *, kept: float, seed: int
+    bag: Bag, rows: Sequence[Sequence[int]], answers: Sequence[int], epochs: int, *, kept: float, seed: int
 ) -> Iterator[float]:
     """Train on questions and the numbers of their answers; the mean loss of every epoch, as it ends.
 

@@ -21,7 +21,7 @@ SHORTENED = 0.75
 and the rest is learned by heart from the whole ones."""
 _BEGINNING = (8, 16)
 """Written tokens that a shortened document keeps, from and to."""
-SIMPLE_EPOCHS = 14
+SIMPLE_EPOCHS = 2
 """So many epochs, of the trunk, begin with bare questions and the first words of their answers: four times as many
 questions in the same time, until it knows how a question decides the answer.
 """

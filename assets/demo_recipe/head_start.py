@@ -1,83 +1,159 @@
-"""A head start: the first layers begin as a classifier that tells answers apart by the tokens of a question.
+"""A head start: the first layers begin as a classifier that tells answers apart by what occurs in a question.
 
 A model that knows nothing needs some hundred thousand questions before it sees that their words decide the answer. A
-classifier over a mean of token vectors sees it within a minute, and attention whose queries are almost nothing is such
-a mean. So layer i begins by reading the i-th part of an embedding, as wide as a head, and by adding its mean to the
-same columns; the classifier is trained on what these layers compute, norms, rotations and sink included. The one thing
-a reader would get wrong: nothing is fixed by it, all of it moves on, and what else writes into the stream begins almost
-silent only to leave the classifier audible.
+classifier over a mean of vectors of tokens and n-grams sees it within minutes, and attention whose queries are almost
+nothing is such a mean. So layer i begins by reading the i-th part of the stream, as wide as a head, and by adding its
+mean to the same columns, with the first engram's rows in the stream from its layer on; the classifier is trained on
+what these layers compute, norms, rotations, groups and sink included. The one thing a reader would get wrong: nothing
+is fixed by it, all of it moves on, and what else writes into the stream begins silent only to leave it audible.
 """
 
+import random
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assets.demo_recipe.bag import learn
 from assets.demo_recipe.pieces import norm, rotate_tail, rotations
+from assets.demo_recipe.rows import RowIds
 from assets.demo_recipe.train_trunk import Pupil
 from engine.config import ModelConfig
 
 EPOCHS = 6
-KEPT = 0.8
-"""Share of a question's tokens that a step sees."""
+BATCH = 128
+_ALIKE = 16
+"""Batches among which questions are sorted by length."""
+RATE = 4e-3
+LEAST_RATE = 0.1
+"""Share of the rate at the end."""
+DROPPED = 0.25
+"""Share of a question's tokens that a step does not see."""
+WITHOUT_ENGRAM = 0.3
+"""Share of questions of a step that see no engram."""
+PAIRS_DROPPED = 0.4
+"""Share of the pairs of tokens that the others do not see."""
 REACH = 3.0
 """How much of the mean is added to the stream."""
 SILENT = 0.1
-"""Factor of what else writes into the stream, and of the queries: attention begins as a mean."""
+"""Factor of the queries, by which attention begins as a mean, and of what weighs positions of a group."""
+_GATE = 0.5
+"""What the engram's gate is when its key says nothing."""
 _STD = 0.3
 
 
 class FirstLayers(nn.Module):
     """What attention without queries makes of a question where its answer begins, in as many layers as fill a row."""
 
-    def __init__(self, config: ModelConfig, n_topics: int, last_id: int) -> None:
-        """`last_id` is the token that every question ends with."""
+    def __init__(self, config: ModelConfig, n_topics: int) -> None:
         super().__init__()
-        self._last, self._v, self._width = torch.tensor([last_id]), config.vocab_size, config.head_dim
+        self._width, self._window = config.head_dim, config.window_size
         self.n_layers = min(config.dim // config.head_dim, config.n_layers)
-        dim = self.n_layers * config.head_dim
+        dim, self.engram_layer = self.n_layers * config.head_dim, config.engram_layer_ids[0]
+        self._columns = config.engram_n_heads  # of pairs of tokens: longer n-grams would be learned by heart
         self.vectors = nn.Embedding(config.vocab_size, dim, sparse=True)
+        self.table = nn.Embedding(config.engram_num_embeddings[0], config.engram_head_dim, sparse=True)
+        self.value = nn.Linear(self._columns * config.engram_head_dim, dim, bias=False)
         self.out = nn.Linear(dim, n_topics, bias=False)
         nn.init.normal_(self.vectors.weight, std=_STD)
+        nn.init.normal_(self.table.weight, std=_STD)
+        nn.init.zeros_(self.value.weight)
         nn.init.normal_(self.out.weight, std=dim**-0.5)
         self._ones, self._one = torch.ones(dim), torch.ones(config.head_dim)
-        self._turns = [
-            rotations(config, compressing=config.ratio(i) > 0, length=config.window_size) for i in range(self.n_layers)
-        ]
+        self._ratios = [config.ratio(i) for i in range(self.n_layers)]
+        sources = (config.kv_source_of(i) for i in range(self.n_layers))
+        self._sources = [i if source is None else source for i, source in enumerate(sources)]
+        self._turns = [rotations(config, compressing=r > 0, length=2 * config.window_size) for r in self._ratios]
 
-    def features(self, ids: Sequence[int]) -> list[int]:
-        """Tokens of a question with how far each is from its end, as far as the window goes."""
-        seen = ids[::-1][: len(self._turns[0][0])]
-        return [distance * self._v + token for distance, token in enumerate(seen)]
-
-    def forward(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """[B, A] logits of the topics of B questions, each a row of features, one at least."""
-        flat = torch.tensor([feature for row in rows for feature in row])
-        counts = torch.tensor([len(row) for row in rows])
-        distance = flat // self._v
-        x = norm(self.vectors(flat % self._v), self._ones)
-        parts = []
-        for part, (cos, sin) in zip(x.split(self._width, -1), self._turns, strict=True):
-            parts.append(rotate_tail(norm(part, self._one), cos[distance], -sin[distance]))
-        place = torch.arange(len(rows)).repeat_interleave(counts)
-        mean = torch.zeros(len(rows), x.shape[1]).index_add(0, place, torch.cat(parts, -1))
-        mean = mean / (counts + 1).unsqueeze(1)  # the sink weighs as much as one more token that says nothing
-        logits: Tensor = self.out(norm(self.vectors(self._last) + REACH * mean, self._ones))
+    def forward(self, ids: Tensor, ends: Tensor, rows: Tensor) -> Tensor:
+        """[B, A] logits of the topics. Shapes: ids [B, S]; ends [B], the last position of each; rows [B*S, columns]."""
+        b, s = ids.shape
+        kept, shown = torch.ones(b, s, dtype=torch.bool), torch.ones(b, s)
+        if self.training:
+            kept = torch.rand(b, s) >= DROPPED
+            shown = ((torch.rand(b, 1) >= WITHOUT_ENGRAM) & (torch.rand(b, s) >= PAIRS_DROPPED)).float()
+        plain = self.vectors(ids)
+        pairs = self.value(self.table(rows[:, : self._columns]).flatten(-2)).view(b, s, -1)
+        stream = plain + _GATE * shown.unsqueeze(-1) * pairs
+        back = ends.unsqueeze(1) - torch.arange(s)  # [B, S] how far before the end
+        seen = (back >= 0) & (back < self._window) & kept
+        means = []
+        for i in range(self.n_layers):
+            keys, weighs = self._keys(i, plain if i < self.engram_layer else stream, back), seen
+            if (r := self._ratios[i]) > 0:
+                groups = self._groups(self._sources[i], stream, back, r)
+                keys, weighs = torch.cat((keys, groups), 1), torch.cat((seen, back[:, r - 1 :: r] >= 0), 1)
+            total = (keys * weighs.unsqueeze(-1)).sum(1)
+            means.append(total / (weighs.sum(1, keepdim=True) + 1))  # the sink weighs as much as one that says nothing
+        there = stream[torch.arange(b), ends]
+        logits: Tensor = self.out(norm(there + REACH * torch.cat(means, -1), self._ones))
         return logits
+
+    def _part(self, i: int, stream: Tensor) -> Tensor:
+        return norm(stream.flatten(0, 1), self._ones)[:, i * self._width : (i + 1) * self._width]
+
+    def _turned(self, i: int, keys: Tensor, back: Tensor) -> Tensor:
+        """As they are seen from the end. Shapes: keys [n, hd], back [B, n/B]."""
+        cos, sin = self._turns[i]
+        away = back.flatten().clamp(0, len(cos) - 1)
+        turned: Tensor = rotate_tail(keys, cos[away], -sin[away])
+        return turned.view(*back.shape, -1)
+
+    def _keys(self, i: int, stream: Tensor, back: Tensor) -> Tensor:
+        return self._turned(i, norm(self._part(i, stream), self._one), back)
+
+    def _groups(self, i: int, stream: Tensor, back: Tensor, r: int) -> Tensor:
+        b, s = back.shape
+        n = s // r
+        mean = self._part(i, stream).view(b, s, -1)[:, : n * r].unflatten(1, (n, r)).mean(2)
+        return self._turned(i, norm(mean.flatten(0, 1), self._one), back[:, : n * r : r])
 
 
 def learned(
-    config: ModelConfig, questions: Sequence[Sequence[int]], topics: Sequence[int], n_topics: int, *,
+    config: ModelConfig, questions: Sequence[Sequence[int]], topics: Sequence[int], n_topics: int, row_ids: RowIds, *,
     epochs: int = EPOCHS, seed: int = 0,
 ) -> FirstLayers:  # fmt: skip
     """A classifier of questions, each the ids up to where its answer begins, trained."""
     torch.manual_seed(seed)
-    first = FirstLayers(config, n_topics, questions[0][-1])
-    rows = [first.features(ids) for ids in questions]
-    for _ in learn(first, rows, topics, epochs, kept=KEPT, seed=seed):
-        pass
-    return first
+    rng, first = random.Random(seed), FirstLayers(config, n_topics)
+    sparse = torch.optim.SparseAdam([first.vectors.weight, first.table.weight], lr=RATE)
+    dense = torch.optim.Adam([first.value.weight, first.out.weight], lr=RATE)
+    order, done = [*range(len(questions))], 0
+    n_steps = epochs * -(-len(order) // BATCH)
+    for _ in range(epochs):
+        for some in _batches(questions, order, rng):
+            logits = first(*_padded([questions[i] for i in some], row_ids))
+            loss = F.cross_entropy(logits, torch.tensor([topics[i] for i in some]))
+            loss.backward()  # type: ignore[no-untyped-call]
+            for optim in (sparse, dense):
+                optim.param_groups[0]["lr"] = RATE * (1 - (1 - LEAST_RATE) * done / n_steps)
+                optim.step()
+                optim.zero_grad()
+            done += 1
+    return first.eval()
+
+
+def told(first: FirstLayers, questions: Sequence[Sequence[int]], row_ids: RowIds) -> list[int]:
+    """The topics that the classifier takes questions for."""
+    with torch.no_grad():
+        best: list[int] = first(*_padded(questions, row_ids)).argmax(-1).tolist()
+    return best
+
+
+def _batches(questions: Sequence[Sequence[int]], order: list[int], rng: random.Random) -> list[list[int]]:
+    """All questions in random batches, of about the same length each."""
+    rng.shuffle(order)
+    made = []
+    for at in range(0, len(order), _ALIKE * BATCH):
+        alike = sorted(order[at : at + _ALIKE * BATCH], key=lambda i: len(questions[i]))
+        made += [alike[first : first + BATCH] for first in range(0, len(alike), BATCH)]
+    rng.shuffle(made)
+    return made
+
+
+def _padded(questions: Sequence[Sequence[int]], row_ids: RowIds) -> tuple[Tensor, Tensor, Tensor]:
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(question) for question in questions], batch_first=True)
+    return ids, torch.tensor([len(question) - 1 for question in questions]), row_ids(ids.numpy())[0]
 
 
 @torch.no_grad()
@@ -91,8 +167,9 @@ def start(pupil: Pupil, first: FirstLayers) -> None:
     pupil.topics[:, :dim] = first.out.weight
     through = torch.eye(hd)
     for i, block in enumerate(trunk.blocks()):
-        for silenced in (block.wq_b, block.w2, block.s2, block.wo_b):
-            silenced *= SILENT
+        block.wq_b *= SILENT
+        for silenced in (block.w2, block.s2, block.wo_b):
+            silenced.zero_()
         if i >= first.n_layers:
             continue
         mine = slice(i * hd, (i + 1) * hd)
@@ -102,9 +179,13 @@ def start(pupil: Pupil, first: FirstLayers) -> None:
         if hasattr(block, "c_wgate"):
             block.c_wgate *= SILENT
         block.wo_a.zero_()
-        block.wo_b.zero_()
         for group in range(n_groups):
             block.wo_a[group * low : group * low + hd] = through.repeat(1, a_group) / a_group
             block.wo_b[mine, group * low : group * low + hd] = through * (REACH / n_groups)
-    for engram in trunk.engrams.values():
-        engram.get_parameter("wkv")[-config.dim :] *= SILENT
+    for name, engram in trunk.engrams.items():
+        values = engram.get_parameter("wkv")[-config.dim :]
+        values.zero_()
+        if int(name) == first.engram_layer:
+            engram.get_parameter("table").copy_(first.table.weight)
+            values[:dim, : first.value.in_features] = first.value.weight
+            engram.get_parameter("q_weight").mul_(SILENT**2)

@@ -6,7 +6,7 @@ it, so the head learns what the shipped trunk writes.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from assets.demo_recipe.documents import SHORTENED, Epochs, tokenizer_texts
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.export import export, round_in_place
 from assets.demo_recipe.geometry import DEMO, Geometry, complete, config_of
-from assets.demo_recipe.head_start import learned, start
+from assets.demo_recipe.head_start import FirstLayers, learned, start
 from assets.demo_recipe.questions import Question, Questions, held_out, load
 from assets.demo_recipe.rounding import ROUND, Reader, round_fp4
 from assets.demo_recipe.rows import RowIds
@@ -85,11 +85,13 @@ class Recipe:
 
     def train_trunk(self, budget: Budget) -> Trunk:
         """Train the trunk to the end; it then holds its stored values."""
+        began = time.monotonic()
         torch.manual_seed(self.seed)
         trunk = Trunk(self.config)
         pupil = Pupil(trunk, len(self.questions.blocks))
         if not (self.folder / "trunk.pt").exists():
             self._give_head_start(pupil)
+            budget = replace(budget, seconds=max(budget.seconds - (time.monotonic() - began), 1.0))
         optim = trunk_optimiser(pupil)
         training = self._training("trunk", pupil, optim, self.seed, shortened=SHORTENED)
         training.run(
@@ -104,8 +106,15 @@ class Recipe:
         asked = [question for question in self.questions.all if not question.before]
         rows = [self.chat.document((), question.text, "").ids[:-1] for question in asked]
         topics = [number[question.answer] for question in asked]
-        say(f"a head start from {len(rows):,} questions")
-        start(pupil, learned(self.config, rows, topics, len(number), seed=self.seed))
+        path = self.folder / "head_start.pt"
+        if path.exists():
+            first = FirstLayers(self.config, len(number))
+            first.load_state_dict(torch.load(path, weights_only=True))
+        else:
+            say(f"a head start from {len(rows):,} questions")
+            first = learned(self.config, rows, topics, len(number), self.row_ids, seed=self.seed)
+            torch.save(first.state_dict(), path)
+        start(pupil, first)
 
     def train_draft(self, trunk: Trunk, budget: Budget) -> Draft:
         """Train the draft head of a trunk to the end; it then holds its stored values."""

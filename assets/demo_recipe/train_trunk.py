@@ -20,12 +20,12 @@ from assets.demo_recipe.rows import RowIds
 from assets.demo_recipe.run import StepOf
 from assets.demo_recipe.trunk import Trunk
 
-RATE = 1.2e-3
-TABLE_RATE = 4e-3
+RATE = 8e-4
+TABLE_RATE = 2e-3
 DROPOUT = 0.05
 ROUNDED_FROM = 0.65
 """Share of the steps after which weights are rounded as they are stored."""
-HIDDEN_PROMPTS = 0.7
+HIDDEN_PROMPTS = 0.4
 """Share of documents whose prompts see no engram."""
 TOPIC_LOSS = 1.0
 """Weight of saying, where the answer begins, which of all answers it will be."""
