@@ -29,6 +29,8 @@ HIDDEN_PROMPTS = 0.4
 """Share of documents whose prompts see no engram."""
 TOPIC_LOSS = 1.0
 """Weight of saying, where the answer begins, which of all answers it will be."""
+SETTLING_FROM, SETTLING = 0.15, 0.5
+"""From this share of the steps on, this share of the rates: more of it costs what the head start knew."""
 INDEX_EVERY = 3
 INDEX_LOSS = 0.3
 
@@ -79,7 +81,8 @@ def trunk_step(pupil: Pupil, optim: torch.optim.AdamW, row_ids: RowIds, readers:
         whole = loss if ran.index_loss is None else loss + INDEX_LOSS * ran.index_loss
         if bool((batch.topic >= 0).any()):
             whole = whole + TOPIC_LOSS * pupil.topic_loss(ran.last, batch)
-        step(pupil, optim, whole, rate_share(done), blocks)
+        share = rate_share(done) * (SETTLING if done > SETTLING_FROM else 1.0)
+        step(pupil, optim, whole, share, blocks)
         for block in blocks:
             block.dropout = 0.0
         return float(loss.detach())
