@@ -16,10 +16,10 @@ SYSTEM_SHARE = 0.05
 FOLLOW_TIMES = 3
 """Follow-ups are few, so each is seen this often in an epoch."""
 UNKNOWN_AN_EPOCH = 2200
-SHORTENED = 0.75
+SHORTENED = 0.85
 """Share of the trunk's documents that end soon after the answer has begun: the beginning decides which answer it is,
 and the rest is learned by heart from the whole ones."""
-_BEGINNING = (8, 16)
+_BEGINNING = (3, 10)
 """Written tokens that a shortened document keeps, from and to."""
 SIMPLE_EPOCHS = 2
 """So many epochs, of the trunk, begin with bare questions and the first words of their answers: four times as many

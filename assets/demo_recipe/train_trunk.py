@@ -27,7 +27,7 @@ ROUNDED_FROM = 0.65
 """Share of the steps after which weights are rounded as they are stored."""
 HIDDEN_PROMPTS = 0.4
 """Share of documents whose prompts see no engram."""
-TOPIC_LOSS = 1.0
+TOPIC_LOSS = 2.0
 """Weight of saying, where the answer begins, which of all answers it will be."""
 SETTLING_FROM, SETTLING = 0.15, 0.5
 """From this share of the steps on, this share of the rates: more of it costs what the head start knew."""
