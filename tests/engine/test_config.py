@@ -229,6 +229,7 @@ def test_a_config_without_a_gap_is_ours_whatever_it_calls_itself(tmp_path: Path)
     assert read_config(write(tmp_path, nested=nested)).other_model is None
     assert load_config(tmp_path).config.dim > 0
 
+
 def test_a_missing_key_of_the_flat_file_has_its_flat_name(tmp_path: Path) -> None:
     inference = flat_of()
     del inference["dim"]
