@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from assets.demo_recipe.chat import Document
 from assets.demo_recipe.optimise import Batch, batches, optimiser, rate_share, step, token_losses, weighted_loss
+from assets.demo_recipe.pieces import norm
 from assets.demo_recipe.rounding import Reader
 from assets.demo_recipe.rows import RowIds
 from assets.demo_recipe.run import StepOf
@@ -29,6 +30,8 @@ HIDDEN_PROMPTS = 0.4
 """Share of documents whose prompts see no engram."""
 TOPIC_LOSS = 2.0
 """Weight of saying, where the answer begins, which of all answers it will be."""
+FIRST_LOSS = 2.0
+"""Weight of the first token that is written, beside its share as a token: it decides which answer it will be."""
 SETTLING_FROM, SETTLING = 0.15, 0.5
 """From this share of the steps on, this share of the rates: more of it costs what the head start knew."""
 INDEX_EVERY = 3
@@ -47,6 +50,8 @@ class Pupil(nn.Module):
     """A trunk, and what only its training needs: a matrix that reads off the topic where an answer begins.
 
     The first words of many answers are the same, so what is written says late and weakly that the wrong one was taken.
+    It reads the stream before the draft head's first target layer and not the last one: the layers between make the
+    first token of the topic, which no matrix could, as one token begins many answers.
     """
 
     def __init__(self, trunk: Trunk, n_topics: int) -> None:
@@ -54,10 +59,21 @@ class Pupil(nn.Module):
         self.trunk = trunk
         self.topics = nn.Parameter(torch.zeros(n_topics, trunk.config.dim))
 
-    def topic_loss(self, last: Tensor, batch: Batch) -> Tensor:
-        """Cross entropy of the topics. Shapes: last [B, S, D]."""
-        there = last[torch.arange(len(batch.ids)), batch.asked]
-        return F.cross_entropy(F.linear(there, self.topics), batch.topic, ignore_index=-1)
+    def read_off(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """[B, A] logits of the topics. Shapes: hidden [B, S, n_targets*D], of `Forward`."""
+        dim = self.trunk.config.dim
+        there = hidden[torch.arange(len(batch.ids)), batch.asked, :dim]
+        return F.linear(norm(there, torch.ones(dim)), self.topics)
+
+    def topic_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Cross entropy of the topics. Shapes as above."""
+        return F.cross_entropy(self.read_off(hidden, batch), batch.topic, ignore_index=-1)
+
+
+def first_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Cross entropy of the first token that the model writes last. Shapes: logits [B, S, V]."""
+    rows = torch.arange(len(batch.ids))
+    return F.cross_entropy(logits[rows, batch.asked], batch.tokens[rows, batch.asked + 1])
 
 
 def trunk_optimiser(pupil: Pupil) -> torch.optim.AdamW:
@@ -78,9 +94,11 @@ def trunk_step(pupil: Pupil, optim: torch.optim.AdamW, row_ids: RowIds, readers:
         keep = engram_seen(batch, HIDDEN_PROMPTS)
         ran = trunk(batch.tokens, row_ids(batch.ids), read, keep=keep, index_loss=ranks)
         loss = weighted_loss(ran.logits, batch)
-        whole = loss if ran.index_loss is None else loss + INDEX_LOSS * ran.index_loss
+        whole = loss + FIRST_LOSS * first_loss(ran.logits, batch)
+        if ran.index_loss is not None:
+            whole = whole + INDEX_LOSS * ran.index_loss
         if bool((batch.topic >= 0).any()):
-            whole = whole + TOPIC_LOSS * pupil.topic_loss(ran.last, batch)
+            whole = whole + TOPIC_LOSS * pupil.topic_loss(ran.hidden, batch)
         share = rate_share(done) * (SETTLING if done > SETTLING_FROM else 1.0)
         step(pupil, optim, whole, share, blocks)
         for block in blocks:

@@ -45,8 +45,6 @@ class Forward:
 
     logits: Tensor
     """[B, S, V]"""
-    last: Tensor
-    """[B, S, D] what the output matrix is multiplied with."""
     hidden: Tensor
     """[B, S, n_targets*D] the stream as it enters the draft head's target layers, averaged over the copies."""
     index_loss: Tensor | None
@@ -100,12 +98,10 @@ class Trunk(nn.Module):
             if i in config.dspark_target_layer_ids:
                 targets.append(h.mean(-2))
             h, pre = layer.run(h, pre, lambda x, layer=layer, i=i: self._attention(i, layer, x, read, run), read)
-        last = collapse_norm(h, pre, read(self.norm, "bf16"))
-        logits = F.linear(last, read(self.head, "bf16"))
+        logits = F.linear(collapse_norm(h, pre, read(self.norm, "bf16")), read(self.head, "bf16"))
         losses = run.index_losses
         return Forward(
             logits=logits.view(b, s, -1),
-            last=last.view(b, s, -1),
             hidden=torch.cat(targets, -1).view(b, s, -1),
             index_loss=torch.stack(losses).mean() if losses else None,
         )
