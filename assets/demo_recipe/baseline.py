@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
+from torch import Tensor, nn
 
-from assets.demo_recipe.bag import Bag, learn
 from assets.demo_recipe.blocks import bare
 from assets.demo_recipe.questions import Question, held_out, load
 
 WIDTH = 128
+RATE = 4e-3
+BATCH = 128
 KEPT = 0.7
 """Share of a question's features that a step of training sees."""
 _LETTERS = (3, 4)
@@ -33,36 +35,64 @@ def features(text: str) -> list[str]:
     return [*dict.fromkeys((*words, *pairs, *groups))]
 
 
-class Baseline:
-    """The classifier, and what its numbers stand for."""
+class Baseline(nn.Module):
+    """Means of feature vectors, then one matrix."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
+        super().__init__()
         counts = Counter(feature for question in questions for feature in features(question.text))
         known = [feature for feature, n in counts.items() if n > 1]
         self._ids = {feature: i for i, feature in enumerate(known)}
         self.answers = [*dict.fromkeys(question.answer for question in questions)]
-        self.bag = Bag(len(known) + 1, len(self.answers), WIDTH)
+        self.vectors = nn.EmbeddingBag(len(known) + 1, WIDTH, mode="mean", sparse=True)
+        self.out = nn.Linear(WIDTH, len(self.answers))
 
     def ids(self, text: str) -> list[int]:
         """The known features of a question; one that stands for none of them where there are none."""
         return [self._ids[feature] for feature in features(text) if feature in self._ids] or [len(self._ids)]
 
+    def forward(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """[B, A] logits of the answers."""
+        flat = torch.tensor([i for row in rows for i in row])
+        starts = torch.tensor([0, *(len(row) for row in rows[:-1])]).cumsum(0)
+        logits: Tensor = self.out(self.vectors(flat, starts))
+        return logits
+
 
 def train(questions: Sequence[Question], epochs: int, *, seed: int = 0) -> Iterator[tuple[Baseline, float]]:
     """The classifier after each epoch, and the epoch's mean loss."""
     torch.manual_seed(seed)
+    rng = random.Random(seed)
     model = Baseline(questions)
-    number = {answer: i for i, answer in enumerate(model.answers)}
     rows = [model.ids(question.text) for question in questions]
-    for loss in learn(model.bag, rows, [number[q.answer] for q in questions], epochs, kept=KEPT, seed=seed):
-        yield model, loss
+    number = {answer: i for i, answer in enumerate(model.answers)}
+    wanted = torch.tensor([number[question.answer] for question in questions])
+    optimisers = [
+        torch.optim.SparseAdam(model.vectors.parameters(), lr=RATE),
+        torch.optim.Adam(model.out.parameters(), lr=RATE),
+    ]
+    order = [*range(len(rows))]
+    for _ in range(epochs):
+        rng.shuffle(order)
+        losses = []
+        for at in range(0, len(order), BATCH):
+            some = order[at : at + BATCH]
+            seen = [rng.sample(rows[i], max(1, int(len(rows[i]) * KEPT))) for i in some]
+            loss = nn.functional.cross_entropy(model(seen), wanted[some])
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            for optimiser in optimisers:
+                optimiser.step()
+            losses.append(float(loss.detach()))
+        yield model, sum(losses) / len(losses)
 
 
 @torch.no_grad()
 def judge(model: Baseline, held: Sequence[Question], declines: set[str]) -> dict[str, tuple[int, int]]:
     """Right and asked, by kind; to decline is right with any of its wordings."""
     right, asked = defaultdict[str, int](int), defaultdict[str, int](int)
-    for question, logits in zip(held, model.bag([model.ids(question.text) for question in held]), strict=True):
+    for question, logits in zip(held, model([model.ids(question.text) for question in held]), strict=True):
         answer = model.answers[int(logits.argmax())]
         asked[question.kind] += 1
         right[question.kind] += answer in declines if question.kind == "unknown" else answer == question.answer
