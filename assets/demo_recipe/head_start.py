@@ -157,14 +157,16 @@ def _padded(questions: Sequence[Sequence[int]], row_ids: RowIds) -> tuple[Tensor
 
 
 @torch.no_grad()
-def start(pupil: Pupil, first: FirstLayers) -> None:
-    """Let a pupil that holds random numbers begin with what the classifier knows."""
+def start(pupil: Pupil, first: FirstLayers, begins: Sequence[int]) -> None:
+    """Let a pupil that holds random numbers begin with what the classifier knows. `begins` has each topic's first token."""
     trunk, config = pupil.trunk, pupil.trunk.config
     hd, n_groups, low = config.head_dim, config.o_groups, config.o_lora_rank
     dim, a_group = first.vectors.embedding_dim, config.n_heads // n_groups
     trunk.embed[:, :dim] = first.vectors.weight
     trunk.embed[:, dim:] *= _STD
     pupil.topics[:, :dim] = first.out.weight
+    trunk.head[list(begins)] = 0.0
+    trunk.head[:, :dim].index_add_(0, torch.tensor(begins), first.out.weight)
     through = torch.eye(hd)
     for i, block in enumerate(trunk.blocks()):
         block.wq_b *= SILENT

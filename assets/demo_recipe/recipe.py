@@ -114,7 +114,7 @@ class Recipe:
             say(f"a head start from {len(rows):,} questions")
             first = learned(self.config, rows, topics, len(number), self.row_ids, seed=self.seed)
             torch.save(first.state_dict(), path)
-        start(pupil, first)
+        start(pupil, first, [self.chat.encode(block.answer)[0] for block in self.questions.blocks])
 
     def train_draft(self, trunk: Trunk, budget: Budget) -> Draft:
         """Train the draft head of a trunk to the end; it then holds its stored values."""
