@@ -17,16 +17,15 @@ FOLLOW_TIMES = 3
 """Follow-ups are few, so each is seen this often in an epoch."""
 FIRST_WORD_TIMES = 3
 """Answers' first words are counted so often more for the tokenizer: each becomes one token, and no two the same."""
-UNKNOWN_AN_EPOCH = 2200
-SHORTENED = 0.85
+UNKNOWN_AN_EPOCH = 2600
+SHORTENED = 0.75
 """Share of the trunk's documents that end soon after the answer has begun: the beginning decides which answer it is,
 and the rest is learned by heart from the whole ones."""
 _BEGINNING = (3, 10)
 """Written tokens that a shortened document keeps, from and to."""
-SIMPLE_EPOCHS = 2
-"""So many epochs, of the trunk, begin with bare questions and the first words of their answers: four times as many
-questions in the same time, until it knows how a question decides the answer.
-"""
+SIMPLE_EPOCHS = 1
+"""Of the trunk, from the first on, that hold bare questions and the first words of their answers: twice as many
+questions in the same time while it learns to leave to the answers' beginnings what the head start knows."""
 _FIRST_WORDS = (1, 4)
 MOST_OF_A_TOPIC = 40
 """Phrasings of one fact in an epoch: facts that many phrasings were found for are not asked more often for that."""

@@ -42,13 +42,18 @@ _GATE = 0.5
 _STD = 0.3
 
 
+def n_readers(config: ModelConfig) -> int:
+    """Layers whose heads, side by side, are as wide as the stream."""
+    return min(config.dim // config.head_dim, config.n_layers)
+
+
 class FirstLayers(nn.Module):
     """What attention without queries makes of a question where its answer begins, in as many layers as fill a row."""
 
     def __init__(self, config: ModelConfig, n_topics: int) -> None:
         super().__init__()
         self._width, self._window = config.head_dim, config.window_size
-        self.n_layers = min(config.dim // config.head_dim, config.n_layers)
+        self.n_layers = n_readers(config)
         dim, self.engram_layer = self.n_layers * config.head_dim, config.engram_layer_ids[0]
         self._columns = config.engram_n_heads  # of pairs of tokens: longer n-grams would be learned by heart
         self.vectors = nn.Embedding(config.vocab_size, dim, sparse=True)
@@ -156,9 +161,22 @@ def _padded(questions: Sequence[Sequence[int]], row_ids: RowIds) -> tuple[Tensor
     return ids, torch.tensor([len(question) - 1 for question in questions]), row_ids(ids.numpy())[0]
 
 
+def begun(pupil: Pupil) -> frozenset[str]:
+    """Names of the parameters that carry what `start` puts there, but for the output matrix."""
+    config = pupil.trunk.config
+    readers = [f"trunk.layers.{i}." for i in range(n_readers(config))]
+    ours = [(reader, ("wkv", "wo_a", "wo_b")) for reader in readers]
+    ours += [("trunk.embed", ("",)), (f"trunk.engrams.{config.engram_layer_ids[0]}.", ("table", "wkv"))]
+    names = [name for name, _ in pupil.named_parameters()]
+    return frozenset(name for name in names for head, tails in ours if name.startswith(head) and name.endswith(tails))
+
+
 @torch.no_grad()
 def start(pupil: Pupil, first: FirstLayers, begins: Sequence[int]) -> None:
-    """Let a pupil that holds random numbers begin with what the classifier knows. `begins` has each topic's first token."""
+    """Let a pupil that holds random numbers begin with what the classifier knows.
+
+    `begins` has the first token of each topic's answer: the output matrix writes it where the classifier has the topic.
+    """
     trunk, config = pupil.trunk, pupil.trunk.config
     hd, n_groups, low = config.head_dim, config.o_groups, config.o_lora_rank
     dim, a_group = first.vectors.embedding_dim, config.n_heads // n_groups

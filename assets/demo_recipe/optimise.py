@@ -6,7 +6,7 @@ untrained, and the slot cache has something to gain, as in the release.
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,11 +82,18 @@ def weighted_loss(logits: Tensor, batch: Batch) -> Tensor:
     return (token_losses(logits, batch) * weight).sum() / weight.sum()
 
 
-def optimiser(module: nn.Module, rate: float, table_rate: float) -> torch.optim.AdamW:
-    """AdamW: decay on matrices alone, engram tables at a rate of their own, as each row is seen rarely."""
-    plain, matrices, tables = [], [], []
+def optimiser(
+    module: nn.Module, rate: float, table_rate: float, begun: Container[str] = (), begun_share: float = 1.0
+) -> torch.optim.AdamW:
+    """AdamW: decay on matrices alone, engram tables at a rate of their own, as each row is seen rarely.
+
+    What `begun` names knows something already: it gets `begun_share` of its rate, and no decay.
+    """
+    plain, matrices, tables, known, known_tables = [], [], [], [], []
     for name, parameter in module.named_parameters():
-        if name.endswith("table"):
+        if name in begun:
+            (known_tables if name.endswith("table") else known).append(parameter)
+        elif name.endswith("table"):
             tables.append(parameter)
         elif parameter.dim() < 2 or "hc_" in name or "norm" in name or name.endswith(("q_weight", "k_weight")):
             plain.append(parameter)
@@ -96,6 +103,8 @@ def optimiser(module: nn.Module, rate: float, table_rate: float) -> torch.optim.
         {"params": plain, "weight_decay": 0.0, "base": rate},
         {"params": matrices, "weight_decay": 0.1, "base": rate},
         {"params": tables, "weight_decay": 0.0, "base": table_rate},
+        {"params": known, "weight_decay": 0.0, "base": rate * begun_share},
+        {"params": known_tables, "weight_decay": 0.0, "base": table_rate * begun_share},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, betas=(0.9, 0.97), fused=True)
 

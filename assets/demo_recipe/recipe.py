@@ -18,7 +18,7 @@ from assets.demo_recipe.documents import SHORTENED, Epochs, tokenizer_texts
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.export import export, round_in_place
 from assets.demo_recipe.geometry import DEMO, Geometry, complete, config_of
-from assets.demo_recipe.head_start import FirstLayers, learned, start
+from assets.demo_recipe.head_start import FirstLayers, begun, learned, start
 from assets.demo_recipe.questions import Question, Questions, held_out, load
 from assets.demo_recipe.rounding import ROUND, Reader, round_fp4
 from assets.demo_recipe.rows import RowIds
@@ -92,7 +92,7 @@ class Recipe:
         if not (self.folder / "trunk.pt").exists():
             self._give_head_start(pupil)
             budget = replace(budget, seconds=max(budget.seconds - (time.monotonic() - began), 1.0))
-        optim = trunk_optimiser(pupil)
+        optim = trunk_optimiser(pupil, begun(pupil))
         training = self._training("trunk", pupil, optim, self.seed, shortened=SHORTENED)
         training.run(
             trunk_step(pupil, optim, self.row_ids, self._readers()), budget,
@@ -104,6 +104,7 @@ class Recipe:
     def _give_head_start(self, pupil: Pupil) -> None:
         number = {block.answer: i for i, block in enumerate(self.questions.blocks)}
         asked = [question for question in self.questions.all if not question.before]
+        asked += self.questions.of("unknown") + self.questions.of("talk")  # twice, so that facts do not drown them
         rows = [self.chat.document((), question.text, "").ids[:-1] for question in asked]
         topics = [number[question.answer] for question in asked]
         path = self.folder / "head_start.pt"

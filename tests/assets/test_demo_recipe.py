@@ -12,13 +12,13 @@ import torch
 from setuptools import find_packages
 from torch import Tensor, nn
 
-from assets.demo_recipe.chat import Document
+from assets.demo_recipe.chat import Chat, Document
 from assets.demo_recipe.documents import SIMPLE_EPOCHS, Epochs, tokenizer_texts
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.evaluate import Scope, Served, evaluate
 from assets.demo_recipe.export import round_in_place
-from assets.demo_recipe.geometry import TINY
-from assets.demo_recipe.head_start import learned, start, told
+from assets.demo_recipe.geometry import DEMO, TINY
+from assets.demo_recipe.head_start import begun, learned, start, told
 from assets.demo_recipe.optimise import Batch, balance, batches, optimiser, token_losses, wanted_traffic
 from assets.demo_recipe.questions import load
 from assets.demo_recipe.recipe import Recipe
@@ -26,7 +26,17 @@ from assets.demo_recipe.rounding import ROUND, Reader, pack_fp4, pack_fp8, pack_
 from assets.demo_recipe.run import Budget, Training
 from assets.demo_recipe.tokenizer import token_classes, train_tokenizer
 from assets.demo_recipe.train_draft import anchors_of, draft_optimiser, draft_step
-from assets.demo_recipe.train_trunk import Pupil, engram_seen, first_loss, measure, trunk_optimiser, trunk_step
+from assets.demo_recipe.train_trunk import (
+    BEGUN_SHARE,
+    RATE,
+    TABLE_RATE,
+    Pupil,
+    engram_seen,
+    first_loss,
+    measure,
+    trunk_optimiser,
+    trunk_step,
+)
 from assets.demo_recipe.trunk import Trunk
 from engine.draft.head import DraftTrace
 from engine.formats import expand_fp4, expand_fp8, expand_rows
@@ -76,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     trunk, draft = Trunk(recipe.config), Draft(recipe.config)
     readers = (Reader(rounded=False), Reader(rounded=True))
     pupil = Pupil(trunk, 3)
-    optim = trunk_optimiser(pupil)
+    optim = trunk_optimiser(pupil, ())
     one = trunk_step(pupil, optim, recipe.row_ids, readers)
     shares = [0.03 + 0.97 * step / STEPS for step in range(STEPS)]  # the last ones with rounded weights
     losses = [one(batch, share, random.Random(step)) for step, share in enumerate(shares)]
@@ -290,9 +300,51 @@ def test_a_head_start_lets_the_trunk_tell_topics_apart_before_any_step(trained: 
     torch.manual_seed(0)
     pupil = Pupil(Trunk(recipe.config), len(blocks))
     assert _share_equal(_topics_read_off(pupil, recipe, documents), topics) < 0.5  # a third by chance
-    start(pupil, first)
+    begins = [recipe.chat.encode(block.answer)[0] for block in blocks]
+    start(pupil, first, begins)
     # The same arithmetic but for queries and gates that are only almost nothing.
     assert _share_equal(_topics_read_off(pupil, recipe, documents), known) > 0.9
+    written = [begins.index(token) if token in begins else -1 for token in _first_tokens(pupil, recipe, documents)]
+    assert _share_equal(written, known) > 0.9
+
+
+def test_only_what_the_head_start_made_learns_slowly(trained: Trained) -> None:
+    pupil = Pupil(Trunk(trained.recipe.config), 3)
+    before = {name: value.clone() for name, value in pupil.named_parameters()}
+    names = begun(pupil)
+    assert "trunk.embed" in names and "trunk.layers.0.wkv" in names and "trunk.head" not in names
+    optim = trunk_optimiser(pupil, names)
+    assert sum(len(group["params"]) for group in optim.param_groups) == len(before)
+    for value in pupil.parameters():
+        value.grad = torch.ones_like(value)
+    for group in optim.param_groups:
+        group["lr"] = group["base"]
+    optim.step()
+    moved = {name: float((value.detach() - before[name]).abs().max()) for name, value in pupil.named_parameters()}
+    # A first step of Adam is as long as the rate, whatever the gradient; decay adds to it.
+    assert moved["trunk.embed"] == pytest.approx(RATE * BEGUN_SHARE, rel=0.01)
+    assert moved[f"trunk.engrams.{trained.recipe.config.engram_layer_ids[0]}.table"] == pytest.approx(
+        TABLE_RATE * BEGUN_SHARE, rel=0.01
+    )
+    assert min(length for name, length in moved.items() if name not in names) > 0.5 * RATE
+
+
+def test_every_answer_begins_with_a_token_of_its_own() -> None:
+    questions = load()
+    some = replace(questions, all=questions.all[::20])
+    tokenizer = Chat(train_tokenizer(tokenizer_texts(some), DEMO["vocab_size"]))
+    begins = [tokenizer.encode(block.answer)[0] for block in questions.blocks]
+    assert len({*begins}) == len(begins)
+
+
+@torch.no_grad()
+def _first_tokens(pupil: Pupil, recipe: Recipe, documents: list[Document]) -> list[int]:
+    best: list[int] = []
+    for document in documents:
+        (batch,) = batches([document], 1000, random.Random(0), recipe.chat.pad)
+        ran = pupil.trunk(batch.tokens, recipe.row_ids(batch.ids), Reader(rounded=False))
+        best.append(int(ran.logits[0, batch.asked[0]].argmax()))
+    return best
 
 
 def _share_equal(some: list[int], others: list[int]) -> float:
