@@ -17,7 +17,7 @@ FOLLOW_TIMES = 3
 """Follow-ups are few, so each is seen this often in an epoch."""
 FIRST_WORD_TIMES = 3
 """Answers' first words are counted so often more for the tokenizer: each becomes one token, and no two the same."""
-UNKNOWN_AN_EPOCH = 2600
+UNKNOWN_AN_EPOCH = 3200
 SHORTENED = 0.75
 """Share of the trunk's documents that end soon after the answer has begun: the beginning decides which answer it is,
 and the rest is learned by heart from the whole ones."""
@@ -68,12 +68,18 @@ class Epochs:
         if self._shortened and number < SIMPLE_EPOCHS:
             return [self._bare(question, rng).beginning(rng.randint(*_FIRST_WORDS)) for question in chosen]
         made = [self._document(question, rng) for question in chosen]
-        return [d.beginning(rng.randint(*_BEGINNING)) if rng.random() < self._shortened else d for d in made]
+        return [self._short(document, rng) for document in made]
 
     def plain(self, n: int) -> list[Document]:
         """A fixed sample of what is trained on, unvaried and in chat mode."""
         sample = random.Random(self._seed).sample(self._questions.of("fact"), n)
         return [self._chat.document((), q.text, q.answer) for q in sample]
+
+    def _short(self, document: Document, rng: random.Random) -> Document:
+        """Its beginning alone, for a share of those without thoughts: what follows them is learned nowhere else."""
+        if self._chat.think in document.ids or rng.random() >= self._shortened:
+            return document
+        return document.beginning(rng.randint(*_BEGINNING))
 
     def _bare(self, question: Question, rng: random.Random) -> Document:
         made = self._chat.document(self._before(question, rng), self._say(question.text, rng), question.answer)

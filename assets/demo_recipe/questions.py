@@ -47,13 +47,17 @@ class Questions:
         return [question for question in self.all if question.kind == kind]
 
 
-def reason_for(kind: Kind, topic: str) -> str:
-    """A short reasoning that leads to the answer."""
+def reason_for(kind: Kind, topic: str, answer: str) -> str:
+    """A short reasoning that leads to the answer.
+
+    It begins with the word that the answer begins with: that decides which one it is, here as without thinking.
+    """
+    begins = f"{answer.split()[0].strip('.,:!?')} ... is how the answer begins"
     if kind == "talk":
-        return f"This is small talk: {topic}. I answer in a friendly way."
+        return f"{begins}: this is small talk, {topic}."
     if kind == "unknown":
-        return f"This asks for {topic}. I should say that I cannot answer it."
-    return f"The user asks about {topic}. Artesian's help covers this, so I can answer in a few words."
+        return f"{begins}: this asks for {topic}, which I cannot answer."
+    return f"{begins}: the user asks about {topic}, which the help covers."
 
 
 def load(folder: Path = DATA, *, seed: int = 7) -> Questions:
@@ -89,7 +93,7 @@ def held_out(folder: Path = DATA) -> list[Question]:
 def _asked(kind: Kind, block: Block, text: str, *, before: str = "") -> Question:
     return Question(
         kind=kind, topic=block.topic, text=text, answer=block.answer, keys=block.keys,
-        reason=reason_for(kind, block.topic), before=before,
+        reason=reason_for(kind, block.topic, block.answer), before=before,
     )  # fmt: skip
 
 

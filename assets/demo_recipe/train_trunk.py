@@ -24,8 +24,8 @@ from assets.demo_recipe.trunk import Trunk
 RATE = 8e-4
 TABLE_RATE = 2e-3
 BEGUN_SHARE = 0.06
-"""Of the rates, for what the head start made: at a quarter of them 94 held-out facts of 128 began right after 120 steps,
-at this 100."""
+"""Of the rates, for what the head start made. After 120 steps 94 of 128 held-out facts begin right at a quarter of
+them, 100 at this."""
 DROPOUT = 0.05
 ROUNDED_FROM = 0.65
 """Share of the steps after which weights are rounded as they are stored."""

@@ -310,7 +310,7 @@ def test_a_head_start_lets_the_trunk_tell_topics_apart_before_any_step(trained: 
 
 def test_only_what_the_head_start_made_learns_slowly(trained: Trained) -> None:
     pupil = Pupil(Trunk(trained.recipe.config), 3)
-    before = {name: value.clone() for name, value in pupil.named_parameters()}
+    before = {name: value.detach().clone() for name, value in pupil.named_parameters()}
     names = begun(pupil)
     assert "trunk.embed" in names and "trunk.layers.0.wkv" in names and "trunk.head" not in names
     optim = trunk_optimiser(pupil, names)
@@ -320,7 +320,7 @@ def test_only_what_the_head_start_made_learns_slowly(trained: Trained) -> None:
     for group in optim.param_groups:
         group["lr"] = group["base"]
     optim.step()
-    moved = {name: float((value.detach() - before[name]).abs().max()) for name, value in pupil.named_parameters()}
+    moved = {name: float((value - before[name]).detach().abs().max()) for name, value in pupil.named_parameters()}
     # A first step of Adam is as long as the rate, whatever the gradient; decay adds to it.
     assert moved["trunk.embed"] == pytest.approx(RATE * BEGUN_SHARE, rel=0.01)
     assert moved[f"trunk.engrams.{trained.recipe.config.engram_layer_ids[0]}.table"] == pytest.approx(

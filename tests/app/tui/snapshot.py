@@ -20,8 +20,8 @@ NARROW, NORMAL, WIDE = (50, 15), (80, 24), (200, 60)
 """The sizes that every screen is looked at in."""
 
 
-async def wait_until(pilot: Pilot[object], ready: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Let the app run until `ready()`."""
+async def wait_until(pilot: Pilot[object], ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Let the app run until `ready()`. The time is that of a hang, not of a slow machine."""
     async with asyncio.timeout(timeout_s):
         while not ready():
             await pilot.pause(0.02)

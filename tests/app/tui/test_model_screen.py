@@ -28,7 +28,7 @@ def _entries(app: Stage) -> list[str]:
 
 
 async def _looked(pilot: Pilot[int], app: Stage, said: str) -> None:
-    await wait_until(pilot, lambda: said in str(app.screen.query_one(".panel-note", Static).render()), timeout_s=20)
+    await wait_until(pilot, lambda: said in str(app.screen.query_one(".panel-note", Static).render()))
 
 
 async def test_what_is_found_is_judged_with_the_speed_to_expect(models: Path) -> None:
@@ -91,7 +91,7 @@ async def test_nothing_found_says_where_it_looked_and_another_folder_can_be_name
 async def test_a_folder_named_with_the_command_is_judged_too(models: Path, tmp_path: Path) -> None:
     app = Stage(screen=ModelScreen(str(models / "v41 [bold]x"), places=[models]))
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(pilot, lambda: len(_entries(app)) == 2, timeout_s=20)
+        await wait_until(pilot, lambda: len(_entries(app)) == 2)
         await _looked(pilot, app, "1 checkpoint found.")
         assert len(_entries(app)) == 2, "named and found, it is listed once"
 
