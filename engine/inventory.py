@@ -295,7 +295,9 @@ def is_place_holder_tower(names: Container[str]) -> bool:
 
 
 def place_holder_shapes(config: ModelConfig) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The shapes a place holder's tensors may have, by name; it need not have all of them."""
+    """The shapes a place holder's tensors may have, by name; it need not have all of them. Empty without a tower."""
+    if config.vision_n_layers == 0:
+        return {}
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         name: (tensor.shape,) for name, tensor in vision_tensors(config).items()
     }

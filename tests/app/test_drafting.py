@@ -12,17 +12,11 @@ from app.errors import SettingsError, UsageError
 from app.settings import Settings, check_settings
 from engine.draft.settings import DraftSettings
 from engine.events import DraftPause, DraftStats
+from tests.demo_answer import ANSWER, QUESTION
 from tests.fakes import ScriptedBackend, turn_done
 
 Use = Callable[[Backend], None]
 Output = pytest.CaptureFixture[str]
-
-_QUESTION = "what is an expert slot?"
-# The text the demo was trained to give to this question, word for word.
-_ANSWER = (
-    "A slot is a fixed place in memory for one expert. A hit is an expert already in a slot; "
-    "a miss is read from the drive into one."
-)
 
 
 def test_options_win_over_settings_and_settings_over_defaults() -> None:
@@ -61,7 +55,7 @@ def test_a_usage_error_names_the_option() -> None:
 
 def _stats(capsys: Output, *arguments: str) -> tuple[str, dict[str, object]]:
     """The demo's answer, and its last event's figures."""
-    assert main(["ask", _QUESTION, "--json", *arguments]) == 0
+    assert main(["ask", QUESTION, "--json", *arguments]) == 0
     events = [json.loads(line)["data"] for line in capsys.readouterr().out.splitlines()]
     text = "".join(event["text"] for event in events if event.get("event") == "text_delta")
     return text, events[-1]["stats"]
@@ -70,7 +64,7 @@ def _stats(capsys: Output, *arguments: str) -> tuple[str, dict[str, object]]:
 def test_the_demo_answers_the_same_with_and_without_drafts_in_fewer_forwards(capsys: Output) -> None:
     plain, without = _stats(capsys, "--draft", "off")
     drafted, stats = _stats(capsys, "--draft", "on", "--draft-max", "4")
-    assert plain == drafted == _ANSWER
+    assert plain == drafted == ANSWER
     assert without["draft"] is None
     draft = stats["draft"]
     assert isinstance(draft, dict)

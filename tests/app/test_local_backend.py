@@ -18,6 +18,7 @@ from engine.prompt import AssistantMessage, Message, UserMessage
 from engine.sampler_settings import SamplerSettings
 from storage.checkpoint import Checkpoint
 from storage.payload_mark import payload_mark
+from tests.demo_answer import ANSWER, QUESTION
 from tests.engine.conftest import TINY
 
 never: Callable[[], bool] = lambda: False  # noqa: E731
@@ -204,11 +205,11 @@ def test_two_uses_at_once_are_a_mistake_of_ours() -> None:
 def test_the_demo_goes_on_with_a_conversation() -> None:
     demo = backend_of(demo_folder())
     demo.open(lambda event: None, never)
-    reply, _ = turn(demo, request(UserMessage(parts=("what is an expert slot?",)), max_tokens=60))
-    assert reply.text.startswith("A slot is a fixed place in memory")
-    _, done = turn(demo, request(UserMessage(parts=("what is an expert slot?",)), reply, MORE))
+    reply, _ = turn(demo, request(UserMessage(parts=(QUESTION,)), max_tokens=60))
+    assert reply.text.startswith(ANSWER[:30])
+    _, done = turn(demo, request(UserMessage(parts=(QUESTION,)), reply, MORE))
     # All of the first turn but its end token, which nobody had run.
-    assert done.stats.reused_tokens == demo.measure(
-        request(UserMessage(parts=("what is an expert slot?",)))
-    ).prompt_tokens + len(reply.ids)
+    assert done.stats.reused_tokens == demo.measure(request(UserMessage(parts=(QUESTION,)))).prompt_tokens + len(
+        reply.ids
+    )
     demo.close()

@@ -418,6 +418,13 @@ def test_any_header_index_and_config_is_judged(tmp_path_factory: pytest.TempPath
     shutil.rmtree(folder)
 
 
+def test_a_place_holder_of_a_tower_that_the_config_has_not_is_named(tiny: Path) -> None:
+    edit_json(tiny / "config.json", lambda config: config["vision_config"].update(num_hidden_layers=0))
+    report = audit(tiny)
+    assert "vision.blocks" in failing(report)
+    assert any("vision." in fault.message for fault in faults(report, "vision.blocks"))
+
+
 # Small files
 
 
