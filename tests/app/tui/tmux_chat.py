@@ -79,7 +79,7 @@ class Chat:
 def first_answer(chat: Chat) -> None:
     """Typing is taken while the model loads; the answer comes and is saved; the terminal is left as it was."""
     tmux = chat.tmux
-    chat.start()
+    chat.start("--chunk-tokens", "8")  # so that a long prompt takes a while to read
     assert "ready" not in tmux.screen(), "the model was loaded before the box was there"
     tmux.type(QUESTION)
     tmux.wait_for(QUESTION)
