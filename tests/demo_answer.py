@@ -1,7 +1,8 @@
 """A question whose answer the bundled demo was trained to give, word for word."""
 
-from assets.demo_recipe.blocks import DATA, read_blocks
-
 QUESTION = "what is an expert slot?"
-ANSWER = next(block.answer for block in read_blocks(DATA / "facts.txt") if block.topic == "slot")
-"""From what it was trained on, not from what it says."""
+ANSWER = (
+    "Slots are fixed places in memory, each for one expert. artesian plan computes how many there are in each layer, "
+    "and --slots sets that number."
+)
+"""From what it was trained on, the topic `slot` of `assets/demo_recipe/data/facts.txt`, not from what it says."""

@@ -56,7 +56,7 @@ _MOST_PUT_OFF = 3
 
 SCREEN_SHARE = 0.015
 """Of the time a reply takes, what the screen may: what is painted in Python keeps the engine's Python waiting."""
-_LONGEST_FRAME_S = 0.7
+_LONGEST_FRAME_S = 0.5
 """So often it is painted whatever that costs, as on a machine that is busy with other things."""
 
 _LOOK_EVERY_S = 0.25

@@ -24,8 +24,8 @@ and the rest is learned by heart from the whole ones."""
 _BEGINNING = (3, 10)
 """Written tokens that a shortened document keeps, from and to."""
 SIMPLE_EPOCHS = 1
-"""Of the trunk, from the first on, that hold bare questions and the first words of their answers: twice as many
-questions in the same time while it learns to leave to the answers' beginnings what the head start knows."""
+"""So many of the trunk's first epochs hold bare questions and the first words of their answers alone: more than twice
+the questions in the same time, while the rates are high and cost some of what the head start knew."""
 _FIRST_WORDS = (1, 4)
 MOST_OF_A_TOPIC = 40
 """Phrasings of one fact in an epoch: facts that many phrasings were found for are not asked more often for that."""

@@ -103,15 +103,15 @@ class Recipe:
 
     def _give_head_start(self, pupil: Pupil) -> None:
         number = {block.answer: i for i, block in enumerate(self.questions.blocks)}
-        asked = [question for question in self.questions.all if not question.before]
-        asked += self.questions.of("unknown") + self.questions.of("talk")  # twice, so that facts do not drown them
-        rows = [self.chat.document((), question.text, "").ids[:-1] for question in asked]
-        topics = [number[question.answer] for question in asked]
         path = self.folder / "head_start.pt"
         if path.exists():
             first = FirstLayers(self.config, len(number))
             first.load_state_dict(torch.load(path, weights_only=True))
         else:
+            asked = [question for question in self.questions.all if not question.before]
+            asked += self.questions.of("unknown") + self.questions.of("talk")  # twice, so that facts do not drown them
+            rows = [self.chat.document((), question.text, "").ids[:-1] for question in asked]
+            topics = [number[question.answer] for question in asked]
             say(f"a head start from {len(rows):,} questions")
             first = learned(self.config, rows, topics, len(number), self.row_ids, seed=self.seed)
             torch.save(first.state_dict(), path)

@@ -52,9 +52,8 @@ def engram_seen(batch: Batch, hidden_share: float) -> Tensor:
 class Pupil(nn.Module):
     """A trunk, and what only its training needs: a matrix that reads off the topic where an answer begins.
 
-    The first words of many answers are the same, so what is written says late and weakly that the wrong one was taken.
-    It reads the stream before the draft head's first target layer and not the last one: the layers between make the
-    first token of the topic, which no matrix could, as one token begins many answers.
+    It holds the layers of the head start to what they know: it reads the stream before the draft head's first target
+    layer, which is behind them all, so what the later layers do to the first token does not blur it.
     """
 
     def __init__(self, trunk: Trunk, n_topics: int) -> None:

@@ -64,6 +64,7 @@ def test_raw_text_is_continued_without_a_template(capsys: Output) -> None:
 def test_thinking_is_kept_apart_from_the_answer(capsys: Output) -> None:
     assert main(["ask", "tell me about engram", "--think", "75", "--show-thinking", "--max-tokens", "30"]) == 0
     out, err = capsys.readouterr()
+    # So begins every reasoning about a fact that it was trained on. Which fact it names, the evaluation judges.
     assert "thinking:\nThe user asks about" in err
     assert "The user asks" not in out and "</think>" not in out + err
 

@@ -39,7 +39,7 @@ from engine.sampler_settings import SamplerSettings
 from tests.app.tui.latency import BOX, Terminal
 
 PROMISED = 0.97
-ROUND_S = 1.4
+ROUND_S = 1.0
 """A round is as many tokens as come in this time; with the screen on it is painted twice at least."""
 LEAST_TOKENS = 8
 UNSETTLED = 4
