@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from assets.demo_recipe.blocks import bare
@@ -11,14 +11,16 @@ from assets.demo_recipe.questions import Question, Questions
 from assets.demo_recipe.variants import vary
 
 THINKING_SHARE = 0.2
-UNRELATED_PAST_SHARE = 0.15
+UNRELATED_PAST_SHARE = 0.3
+"""Of the documents, those with turns of other topics before."""
+_PAST_TURNS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 4)
 SYSTEM_SHARE = 0.05
 FOLLOW_TIMES = 3
 """Follow-ups are few, so each is seen this often in an epoch."""
 FIRST_WORD_TIMES = 3
 """Answers' first words are counted so often more for the tokenizer: each becomes one token, and no two the same."""
 UNKNOWN_AN_EPOCH = 3200
-SHORTENED = 0.75
+SHORTENED = 0.85
 """Share of the trunk's documents that end soon after the answer has begun: the beginning decides which answer it is,
 and the rest is learned by heart from the whole ones."""
 _BEGINNING = (3, 10)
@@ -40,6 +42,12 @@ def tokenizer_texts(questions: Questions, *, seed: int = 3) -> Iterator[str]:
         yield from (question.text, vary(question.text, rng), question.answer, question.reason)
         yield from [question.answer.split()[0]] * FIRST_WORD_TIMES
     yield from map(effort_line, range(1, 101))
+
+
+def unrelated_turns(questions: Sequence[Question], rng: random.Random) -> list[tuple[str, str]]:
+    """One to four turns, questions with their answers, that what is asked next has nothing to do with."""
+    earlier = rng.sample(questions, rng.choice(_PAST_TURNS))
+    return [(question.text, question.answer) for question in earlier if not question.before]
 
 
 class Epochs:
@@ -95,8 +103,7 @@ class Epochs:
     def _document(self, question: Question, rng: random.Random) -> Document:
         past = self._before(question, rng)
         if not question.before and rng.random() < UNRELATED_PAST_SHARE:
-            earlier = rng.choice(self._questions.all)
-            past = [] if earlier.before else [(self._say(earlier.text, rng), earlier.answer)]
+            past = [(self._say(text, rng), answer) for text, answer in unrelated_turns(self._questions.all, rng)]
         thinks = rng.random() < THINKING_SHARE
         effort = rng.choice((*_EFFORTS, rng.randint(1, 100))) if thinks else 0
         system = rng.choice(_SYSTEMS) if rng.random() < SYSTEM_SHARE else ""

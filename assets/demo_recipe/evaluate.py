@@ -42,6 +42,9 @@ class Scope:
 
     thinking: int = 20
     """Held-out facts asked in thinking mode too."""
+    later: int = 64
+    """Held-out facts asked after `turns_before` turns of other topics too."""
+    turns_before: int = 3
     follow_ups: int = 30
     """Follow-ups, which are trained on: of two turns none is held out."""
     agreement: int = 8
@@ -157,6 +160,10 @@ def _asked(
     facts = [question for question in held if question.kind == "fact"]
     for question in drawing.sample(facts, min(scope.thinking, len(facts))):
         yield "thinking", question, [], THINKING_EFFORT
+    talked = [question for question in questions.all if not question.before]
+    for question in drawing.sample(facts, min(scope.later, len(facts))):
+        past = [(earlier.text, earlier.answer) for earlier in drawing.sample(talked, scope.turns_before)]
+        yield "fact after other turns", question, past, 0
     blocks = {block.topic: block for block in questions.blocks}
     follow_ups = questions.of("follow")
     for question in drawing.sample(follow_ups, scope.follow_ups):

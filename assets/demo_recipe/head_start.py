@@ -1,11 +1,14 @@
 """A head start: the first layers begin as a classifier that tells answers apart by what occurs in a question.
 
 A model that knows nothing needs some hundred thousand questions before it sees that their words decide the answer. A
-classifier over a mean of vectors of tokens and n-grams sees it within minutes, and attention whose queries are almost
-nothing is such a mean. So layer i begins by reading the i-th part of the stream, as wide as a head, and by adding its
-mean to the same columns, with the first engram's rows in the stream from its layer on; the classifier is trained on
-what these layers compute, norms, rotations, groups and sink included. The one thing a reader would get wrong: nothing
-is fixed by it, all of it moves on, and what else writes into the stream begins silent only to leave it audible.
+classifier over a mean of vectors of tokens and n-grams sees it within minutes, and attention whose queries are the same
+everywhere is such a mean. So layer i begins by reading the i-th part of the stream, as wide as a head, and by adding
+its mean to the same columns, with the first engram's rows in the stream from its layer on; the classifier is trained on
+what these layers compute, norms, rotations, groups and sink included.
+
+Near positions weigh more, or the turns before would drown the question: every token's vector begins with some columns
+alike, which a query sees turned by the distance alone. The one thing a reader would get wrong: nothing is fixed by any
+of it, all of it moves on, and what else writes into the stream begins silent only to leave it audible.
 """
 
 import random
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from assets.demo_recipe.pieces import norm, rotate_tail, rotations
 from assets.demo_recipe.rows import RowIds
 from assets.demo_recipe.train_trunk import Pupil
+from assets.demo_recipe.trunk import MOST_POSITIONS
 from engine.config import ModelConfig
 
 EPOCHS = 6
@@ -36,7 +40,13 @@ PAIRS_DROPPED = 0.4
 REACH = 3.0
 """How much of the mean is added to the stream."""
 SILENT = 0.1
-"""Factor of the queries, by which attention begins as a mean, and of what weighs positions of a group."""
+"""Factor of what queries take from the stream, and of what weighs positions of a group."""
+NEAR = 4.0
+"""Length of the queries that let near positions weigh more, in each pair of columns that is alike in all tokens."""
+_ALIKE_IN_ALL = 1.0
+"""What all tokens begin with there, beside columns as wide as `_STD`."""
+_NEAR_WITHIN = (10.0, 90.0)
+"""Distances at which a pair of columns has turned by one radian: those that tell questions from what is before them."""
 _GATE = 0.5
 """What the engram's gate is when its key says nothing."""
 _STD = 0.3
@@ -48,7 +58,7 @@ def n_readers(config: ModelConfig) -> int:
 
 
 class FirstLayers(nn.Module):
-    """What attention without queries makes of a question where its answer begins, in as many layers as fill a row."""
+    """What attention of equal queries makes of a question where its answer begins, in as many layers as fill a row."""
 
     def __init__(self, config: ModelConfig, n_topics: int) -> None:
         super().__init__()
@@ -68,7 +78,18 @@ class FirstLayers(nn.Module):
         self._ratios = [config.ratio(i) for i in range(self.n_layers)]
         sources = (config.kv_source_of(i) for i in range(self.n_layers))
         self._sources = [i if source is None else source for i, source in enumerate(sources)]
-        self._turns = [rotations(config, compressing=r > 0, length=2 * config.window_size) for r in self._ratios]
+        self._turns = [rotations(config, compressing=r > 0, length=MOST_POSITIONS) for r in self._ratios]
+        self.ask = nn.Parameter(torch.zeros(self.n_layers, config.head_dim))
+        near = [_near(cos, sin, config.head_dim) for cos, sin in self._turns]
+        with torch.no_grad():
+            self.vectors.weight[:, self.alike()] = _ALIKE_IN_ALL
+            for i, columns in enumerate(near):
+                self.ask[i, columns] = NEAR
+
+    def alike(self) -> list[int]:
+        """Columns of the stream that all tokens begin alike in."""
+        turns = enumerate(self._turns)
+        return [i * self._width + column for i, turn in turns for column in _near(*turn, self._width)]
 
     def forward(self, ids: Tensor, ends: Tensor, rows: Tensor) -> Tensor:
         """[B, A] logits of the topics. Shapes: ids [B, S]; ends [B], the last position of each; rows [B*S, columns]."""
@@ -88,8 +109,9 @@ class FirstLayers(nn.Module):
             if (r := self._ratios[i]) > 0:
                 groups = self._groups(self._sources[i], stream, back, r)
                 keys, weighs = torch.cat((keys, groups), 1), torch.cat((seen, back[:, r - 1 :: r] >= 0), 1)
-            total = (keys * weighs.unsqueeze(-1)).sum(1)
-            means.append(total / (weighs.sum(1, keepdim=True) + 1))  # the sink weighs as much as one that says nothing
+            weight = (keys @ self.ask[i] * self._width**-0.5).exp() * weighs
+            total = (keys * weight.unsqueeze(-1)).sum(1)
+            means.append(total / (weight.sum(1, keepdim=True) + 1))  # the sink's logit is 0
         there = stream[torch.arange(b), ends]
         logits: Tensor = self.out(norm(there + REACH * torch.cat(means, -1), self._ones))
         return logits
@@ -114,6 +136,13 @@ class FirstLayers(nn.Module):
         return self._turned(i, norm(mean.flatten(0, 1), self._one), back[:, : n * r : r])
 
 
+def _near(cos: Tensor, sin: Tensor, width: int) -> list[int]:
+    """First columns of those pairs, of a head's columns, that turn by one radian within `_NEAR_WITHIN`."""
+    least, most = _NEAR_WITHIN
+    radians = torch.atan2(sin[1], cos[1]).tolist()
+    return [width - 2 * len(radians) + 2 * j for j, a in enumerate(radians) if 1 / most <= a <= 1 / least]
+
+
 def learned(
     config: ModelConfig, questions: Sequence[Sequence[int]], topics: Sequence[int], n_topics: int, row_ids: RowIds, *,
     epochs: int = EPOCHS, seed: int = 0,
@@ -122,7 +151,7 @@ def learned(
     torch.manual_seed(seed)
     rng, first = random.Random(seed), FirstLayers(config, n_topics)
     sparse = torch.optim.SparseAdam([first.vectors.weight, first.table.weight], lr=RATE)
-    dense = torch.optim.Adam([first.value.weight, first.out.weight], lr=RATE)
+    dense = torch.optim.Adam([first.value.weight, first.out.weight, first.ask], lr=RATE)
     order, done = [*range(len(questions))], 0
     n_steps = epochs * -(-len(order) // BATCH)
     for _ in range(epochs):
@@ -186,13 +215,19 @@ def start(pupil: Pupil, first: FirstLayers, begins: Sequence[int]) -> None:
     trunk.head[list(begins)] = 0.0
     trunk.head[:, :dim].index_add_(0, torch.tensor(begins), first.out.weight)
     through = torch.eye(hd)
+    last = [column for column in first.alike() if column >= (first.n_layers - 1) * hd]  # no reader before writes there
     for i, block in enumerate(trunk.blocks()):
-        block.wq_b *= SILENT
         for silenced in (block.w2, block.s2, block.wo_b):
             silenced.zero_()
         if i >= first.n_layers:
+            block.wq_b *= SILENT
             continue
         mine = slice(i * hd, (i + 1) * hd)
+        block.wq_a *= SILENT
+        block.wq_a[0] = 0.0
+        block.wq_a[0, last] = 1.0
+        # Beside it the others are almost nothing, so the norm makes it the root of how many they are.
+        block.wq_b[:, 0] = first.ask[i].repeat(config.n_heads) * config.q_lora_rank**-0.5
         for keys in (block.wkv, block.c_wkv) if block.kv_source else (block.wkv,):
             keys.zero_()
             keys[:, mine] = through

@@ -4,6 +4,7 @@ The one thing a reader would get wrong: the trunk is rounded to its stored value
 it, so the head learns what the shipped trunk writes.
 """
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import torch
 
 from assets.demo_recipe import evaluate as judging
 from assets.demo_recipe.chat import Chat
-from assets.demo_recipe.documents import SHORTENED, Epochs, tokenizer_texts
+from assets.demo_recipe.documents import SHORTENED, Epochs, tokenizer_texts, unrelated_turns
 from assets.demo_recipe.draft import Draft
 from assets.demo_recipe.export import export, round_in_place
 from assets.demo_recipe.geometry import DEMO, Geometry, complete, config_of
@@ -31,7 +32,9 @@ from engine.config import ModelConfig
 
 TRUNK_SHARE = 0.88
 """Of the time; the draft head learns in an eighth of what the trunk needs."""
-EVALUATION_S = 240.0
+LATER_SHARE = 0.2
+"""Questions that the head start learns after turns of other topics too, as a share of all."""
+EVALUATION_S = 300.0
 """Set aside for export and evaluation."""
 
 
@@ -110,7 +113,11 @@ class Recipe:
         else:
             asked = [question for question in self.questions.all if not question.before]
             asked += self.questions.of("unknown") + self.questions.of("talk")  # twice, so that facts do not drown them
-            rows = [self.chat.document((), question.text, "").ids[:-1] for question in asked]
+            rng = random.Random(self.seed)
+            pasts: list[list[tuple[str, str]]] = [[] for _ in asked]
+            asked += (later := rng.sample(asked, round(len(asked) * LATER_SHARE)))
+            pasts += [unrelated_turns(self.questions.all, rng) for _ in later]
+            rows = [self.chat.document(past, q.text, "").ids[:-1] for past, q in zip(pasts, asked, strict=True)]
             topics = [number[question.answer] for question in asked]
             say(f"a head start from {len(rows):,} questions")
             first = learned(self.config, rows, topics, len(number), self.row_ids, seed=self.seed)
