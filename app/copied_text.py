@@ -7,6 +7,7 @@ from typing import cast
 from markdown_it import MarkdownIt
 
 from app.errors import UsageError
+from app.paths import as_named
 from app.transcripts.export import Form, export
 from app.transcripts.records import Node
 from app.transcripts.transcript import Transcript
@@ -64,7 +65,7 @@ def export_to(transcript: Transcript, name: str) -> Path:
     """
     if transcript.head is None:
         raise UsageError("there is nothing to export yet")
-    path = Path(name or f"artesian-{transcript.id}.md").expanduser().absolute()
+    path = as_named(name or f"artesian-{transcript.id}.md").absolute()
     form = path.suffix.removeprefix(".")
     if form not in ("md", "json", "html"):
         hint = "Give a name that ends in .md, .json or .html."

@@ -3,9 +3,12 @@
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import AppError
@@ -38,15 +41,32 @@ def editor_command(environ: Mapping[str, str] = os.environ) -> list[str]:
     raise EditorError("neither $VISUAL nor $EDITOR is set", hint="Set EDITOR to your editor, for example nano.")
 
 
+@contextmanager
+def _interrupts_are_the_editors() -> Iterator[None]:
+    """Ctrl+C while the editor has the terminal is meant for it; the chat, in the same group, would end of it.
+
+    A handler and not SIG_IGN, which the editor would inherit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are not this thread's to take
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def edit(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """`text` as the user left it in the editor, without the last line end an editor adds.
 
     Raises: EditorError, also when the editor ended with an error: then what it wrote is not taken.
     """
     command = editor_command(environ)
-    with tempfile.TemporaryDirectory(prefix="artesian-") as folder:  # closed to others, and gone afterwards
-        path = Path(folder) / "message.md"
-        try:
+    try:
+        # Closed to others, and gone afterwards.
+        with tempfile.TemporaryDirectory(prefix="artesian-") as folder, _interrupts_are_the_editors():
+            path = Path(folder) / "message.md"
             path.write_text(text, encoding="utf-8", newline="")
             code = subprocess.run([*command, str(path)], check=False).returncode
             if code:
@@ -55,8 +75,8 @@ def edit(text: str, environ: Mapping[str, str] = os.environ) -> str:
             if size > _MOST_BYTES:
                 raise EditorError(f"the edited text has {size:,} bytes, no context holds that")
             edited = path.read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise EditorError(f"the edited text is not UTF-8 (byte {error.start:,})") from error
-        except OSError as error:
-            raise EditorError(f"{command[0]}: {error.strerror or error}", hint="The draft is as it was.") from error
+    except UnicodeDecodeError as error:
+        raise EditorError(f"the edited text is not UTF-8 (byte {error.start:,})") from error
+    except OSError as error:
+        raise EditorError(f"{command[0]}: {error.strerror or error}", hint="The draft is as it was.") from error
     return edited if text.endswith("\n") else edited.removesuffix("\n").removesuffix("\r")

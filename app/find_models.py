@@ -15,6 +15,7 @@ import psutil
 
 from app.errors import AppError
 from app.model_choice import ModelChoice
+from app.paths import as_named
 from app.plan_report import explain_choice, speed_sentence
 from app.report import format_bytes, said
 from app.run_options import RunOptions
@@ -55,7 +56,7 @@ def usual_places(
 ) -> list[Path]:
     """Where checkpoints are looked for, the most likely first; each once, those that are not there left out."""
     named = [settings.model, environ.get("ARTESIAN_MODEL")]
-    places = [Path(name).expanduser() for name in named if name and name.strip()]
+    places = [as_named(name) for name in named if name and name.strip()]
     hub = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     hub_home = environ.get("HF_HOME") or str(Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface")
     places.append(Path(hub) if hub else Path(hub_home) / "hub")

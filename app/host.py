@@ -319,6 +319,7 @@ class Host:
         put, sink = self.mailbox.put, turn.sink
         put(TurnBegan(turn=turn.number))
         error = ""
+        failed: TurnFailed | None = None
         try:
             if not self._is_open:
                 self._open(should_stop, sink)
@@ -335,10 +336,12 @@ class Host:
                 put(event)
         except Exception as failure:  # the engine thread's net
             error = "" if isinstance(failure, Stopped) else str(failure) or type(failure).__name__
-            put(TurnFailed(error=_noted(failure)))
+            failed = TurnFailed(error=_noted(failure))
         finally:
             if sink is not None:
                 sink.finish(error)
+        if failed is not None:
+            put(failed)  # once it is saved
         self._wants_warmth = True
 
     def _warm(self) -> None:

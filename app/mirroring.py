@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.errors import UsageError
 from app.model_choice import ModelChoice, require_folder
-from app.paths import rates_file, settings_file
+from app.paths import as_named, rates_file, settings_file
 from app.planning import drive_facts, profile_shares
 from app.progress import WorkProgress
 from app.rates import RateBook
@@ -92,7 +92,7 @@ class MirrorDesk:
         self._root = root
         self._least_bytes = least_bytes
         self._block_bytes = block_bytes
-        saved = tuple(Path(name).expanduser() for name in settings.split or ()) if self.in_settings else ()
+        saved = tuple(as_named(name) for name in settings.split or ()) if self.in_settings else ()
         self.splits = tuple(splits) if splits is not None else saved
         self.inventory: Inventory = inspect(choice.folder, splits=self.splits)
         problem = refusal(self.inventory)
@@ -123,7 +123,7 @@ class MirrorDesk:
     def in_settings(self) -> bool:
         """Whether the settings are for this model, so that mirrors can be noted there."""
         named = self._settings.model
-        return named is not None and Path(named).expanduser().resolve() == self.choice.folder.resolve()
+        return named is not None and as_named(named).resolve() == self.choice.folder.resolve()
 
     def drives(self) -> tuple[DriveFacts, ...]:
         """The drives the model is on without its mirrors. Raises: DriveError."""
@@ -246,7 +246,7 @@ class MirrorDesk:
         if not self.in_settings or self._settings_path is None:
             return False
         mirrors = [*(self._settings.mirror or ())]
-        if target.resolve() not in {Path(name).expanduser().resolve() for name in mirrors}:
+        if target.resolve() not in {as_named(name).resolve() for name in mirrors}:
             self._settings = edit_settings(self._settings_path, {"mirror": [*mirrors, str(target.absolute())]})
         return True
 
@@ -254,7 +254,7 @@ class MirrorDesk:
         """Have later runs leave the mirror `target` alone; whether the settings named it. Raises: SettingsError."""
         self._look_again()
         mirrors = [*(self._settings.mirror or ())]
-        kept = [name for name in mirrors if Path(name).expanduser().resolve() != target.resolve()]
+        kept = [name for name in mirrors if as_named(name).resolve() != target.resolve()]
         if kept == mirrors or self._settings_path is None:
             return False
         weights = [w for w in self._settings.drive_weight or () if _weighed(w) != target.resolve()]
@@ -294,7 +294,7 @@ class MirrorDesk:
         self.require_movable(shards)
         assert self._settings_path is not None
         splits = [*(self._settings.split or ())]
-        if target.resolve() not in {Path(name).expanduser().resolve() for name in splits}:
+        if target.resolve() not in {as_named(name).resolve() for name in splits}:
             self._settings = edit_settings(self._settings_path, {"split": [*splits, str(target.absolute())]})
         return drop_sources([self.inventory.shards[shard].path for shard in shards], target)
 
@@ -310,7 +310,7 @@ class MirrorDesk:
             if is_link or not self._is_whole(own / shard, shard):
                 raise TargetRefused(f"{shown(shard)} is not back in {shown(str(own))}: its copy stays")
         self._look_again()
-        kept = [n for n in self._settings.split or () if Path(n).expanduser().resolve() != folder.resolve()]
+        kept = [n for n in self._settings.split or () if as_named(n).resolve() != folder.resolve()]
         if self._settings_path is not None and kept != [*(self._settings.split or ())]:
             self._settings = edit_settings(self._settings_path, {"split": kept or None})
         remove_manifest(own, WRITE)
@@ -474,7 +474,7 @@ def expert_uses(headers: Mapping[str, ShardHeader], shares: Mapping[int, Sequenc
 
 
 def _weighed(text: str) -> Path:
-    return Path(text.rpartition("=")[0]).expanduser().resolve()
+    return as_named(text.rpartition("=")[0]).resolve()
 
 
 def _size(path: Path) -> int:

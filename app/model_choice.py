@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.errors import UsageError
-from app.paths import demo_folder
+from app.paths import as_named, demo_folder
 from app.settings import Settings
 from app.slips import no_checkpoint_hint
 from engine.errors import ConfigError
@@ -41,7 +41,7 @@ def choose_model(option: str | None, settings: Settings, environ: Mapping[str, s
     )
     for origin, value in named:
         if value is not None and value.strip():
-            folder = Path(value).expanduser()
+            folder = as_named(value)
             return ModelChoice(folder=folder, origin=origin, is_demo=folder.resolve() == demo_folder().resolve())
     return ModelChoice(folder=demo_folder(), origin="demo", is_demo=True)
 

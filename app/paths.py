@@ -1,11 +1,19 @@
 """Where things live. Nothing is created here, neither on import nor by asking."""
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
 import platformdirs
 
 _APP = "artesian"
+
+
+def as_named(name: str | Path) -> Path:
+    """A path as a user named it. The home of nobody stays as it is written, and is then found by nobody: pathlib's own
+    way raises what is no error of files.
+    """
+    return Path(os.path.expanduser(name))  # noqa: PTH111
 
 
 def settings_file() -> Path:

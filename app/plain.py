@@ -25,7 +25,7 @@ from app.settings import Settings
 from app.slash import Command, Say, parse
 from app.stopping import StopKey
 from app.transcripts.records import Node
-from app.transcripts.session import ChatSession
+from app.transcripts.session import SessionOf
 from app.transcripts.store import TranscriptStore
 from app.transcripts.transcript import Transcript
 from app.tui.figures import footer_parts
@@ -82,7 +82,7 @@ class PlainChat:
         choice: ModelChoice,
         store: TranscriptStore,
         settings: Settings,
-        session_of: Callable[[Transcript], ChatSession],
+        session_of: SessionOf,
         transcript: Transcript | None = None,
         out_folder: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -100,7 +100,7 @@ class PlainChat:
         self.is_done = False
         self.code = ExitCode.DONE
         self.session_of = session_of
-        self.session = session_of(transcript or store.create())
+        self.session = session_of(transcript or store.create(), choice)
         self._factory = backend_factory
         self._host = Host(lambda: backend_factory(choice))
         self._n_turns = 0
@@ -158,7 +158,8 @@ class PlainChat:
             self.tell(failure(text))
 
     def use_model(self, choice: ModelChoice) -> None:
-        """Answer with another model from now on."""
+        """Answer with another model from now on, with its defaults. Raises: ConfigError, SamplerSettingsError."""
+        self.session.take_defaults(self.session_of(self.session.transcript, choice))
         self.choice = choice
         self.facts = None
         self._host.reopen(lambda: self._factory(choice))
@@ -277,13 +278,23 @@ class PlainChat:
                 import readline  # noqa: F401 - gives `input` its line editing; a pipe needs none
             for attempt in (1, 2):
                 try:
-                    return input(prompt if with_editing else "")
+                    return self._line_of_terminal(prompt if with_editing else "")
                 except EOFError:
                     return None
                 except KeyboardInterrupt:
                     self.tell("" if attempt == 2 else "\nCtrl+C again or /quit ends.")
             self.code = ExitCode.STOPPED
             return None
+        return self._line_of_pipe()
+
+    def _line_of_terminal(self, prompt: str) -> str:
+        while True:
+            try:
+                return input(prompt)
+            except UnicodeDecodeError:
+                self.tell("That is not UTF-8 text, so it was not taken: write it again.")
+
+    def _line_of_pipe(self) -> str | None:
         raw = sys.stdin.buffer.readline(_MOST_LINE_BYTES + 1)
         if not raw:
             return None

@@ -79,7 +79,11 @@ class Commands:
 
     def do_resume(self, transcript_id: str) -> None:
         """Go on with another conversation."""
-        self._switch(self._chat.store.open(transcript_id))
+        store = self._chat.store
+        if store.path_of(transcript_id).stem == self._chat.session.transcript.id:
+            self._chat.tell("This is that conversation.")  # opened a second time it would be held by ourselves
+            return
+        self._switch(store.open(transcript_id))
         session = self._chat.session
         for node in session.transcript.path()[-2:]:
             self._show(node)
@@ -250,7 +254,7 @@ class Commands:
     def _switch(self, transcript: Transcript) -> None:
         chat = self._chat
         chat.leave()
-        chat.session = chat.session_of(transcript)
+        chat.session = chat.session_of(transcript, chat.choice)
         chat.replaces = None
 
     def _path(self) -> Sequence[Node]:

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from app.errors import UsageError
 from app.model_choice import ModelChoice
+from app.paths import as_named
 from app.sanitize import one_line
 from app.settings import Settings
 from app.sizes import size_of
@@ -197,11 +198,11 @@ def _is_for(settings: Settings, choice: ModelChoice) -> bool:
 
 
 def _folders(names: Sequence[str] | None) -> tuple[Path, ...]:
-    return tuple(Path(name).expanduser() for name in names or ())
+    return tuple(as_named(name) for name in names or ())
 
 
 def _real(name: str | Path) -> Path:
-    return Path(name).expanduser().resolve()
+    return as_named(name).resolve()
 
 
 def _require_distinct(model: Path, splits: Sequence[Path], mirrors: Sequence[Path]) -> None:
@@ -246,7 +247,7 @@ def _trace(name: str | None) -> Path | None:
         return None
     from storage.trace import MAGIC
 
-    path = Path(name).expanduser()
+    path = as_named(name)
     try:
         if not path.parent.is_dir():
             raise UsageError(f"--record-trace {_shown(name)}: there is no folder {_shown(path.parent)}")

@@ -1,5 +1,6 @@
 """What a person writes for a setting, as the value the file has."""
 
+import re
 import tomllib
 from contextlib import suppress
 from dataclasses import fields
@@ -32,11 +33,19 @@ def value_of(key: str, text: str) -> object:
         candidates.append(tomllib.loads(f"value = {text}")["value"])
     if key in _LISTS:
         candidates.append([part.strip() for part in text.split(",") if part.strip()])
+    if key == "keymap":
+        candidates.append(_pairs(text))
     candidates.append(text)
     for value in candidates:
         if RULES[key].accepts(value):
             return value
     raise SettingsError(f"{key} cannot be {text!r}", hint=f"It must be {RULES[key].wanted}.")
+
+
+def _pairs(text: str) -> dict[str, str] | str:
+    """`action = keys, action = keys`, as the settings are shown; keys may have commas of their own."""
+    parts = [part.partition("=") for part in re.split(r",\s*(?=\w+\s*=)", text)]
+    return {name.strip(): keys.strip() for name, _, keys in parts} if all(sep for _, sep, _ in parts) else text
 
 
 def require_known(key: str) -> None:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from app.errors import UsageError
+from app.paths import as_named
 from app.sanitize import one_line
 
 _MOST_NAMED = 12
@@ -75,6 +76,6 @@ def no_checkpoint_hint(folder: Path) -> str:
 
 def _is_folder(word: str) -> bool:
     try:
-        return Path(word).expanduser().is_dir()
-    except (OSError, ValueError, RuntimeError):  # no name of a file, or the home of nobody
+        return as_named(word).is_dir()
+    except (OSError, ValueError):  # no name of a file
         return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from engine.config import ModelConfig
 
-MAX_ROUTED_EXPERTS = 1 << 20
+MAX_ROUTED_EXPERTS = 1 << 17
 """Over all layers and draft stages; the release has 15,744. More would take minutes to merely list."""
 MAX_ENGRAM_COLUMNS = 4096
 """Over all engram layers; the release has 48. Each costs a search for a prime."""
@@ -257,6 +257,11 @@ _AT_MOST = (
 )
 
 
+def routed_experts(config: "ModelConfig") -> int:
+    """Routed experts of all layers and draft stages."""
+    return config.n_layers * config.n_routed_experts + config.n_mtp_layers * config.dspark_n_routed_experts
+
+
 def _sizes(config: "ModelConfig") -> Iterator[Violation]:
     relation = "config.sizes"
     for field, by, why in _DIVISIBLE:
@@ -276,7 +281,7 @@ def _sizes(config: "ModelConfig") -> Iterator[Violation]:
         for field in ("dspark_block_size", "dspark_markov_rank"):
             if getattr(config, field) < 1:
                 yield _broken(config, relation, "a draft head has it", field, "n_mtp_layers")
-    experts = config.n_layers * config.n_routed_experts + config.n_mtp_layers * config.dspark_n_routed_experts
+    experts = routed_experts(config)
     if experts > MAX_ROUTED_EXPERTS:
         why = f"{experts:,} routed experts in all, at most {MAX_ROUTED_EXPERTS:,} are plausible"
         yield _broken(config, relation, why, "n_layers", "n_routed_experts")

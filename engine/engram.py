@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.errors import TokenizerError
 from engine.formats import check_codes, expand_rows
 from engine.hashing import EngramTable, lookback, row_ids
 from engine.hyper import rms
@@ -38,6 +39,11 @@ class EngramFront:
         self._map: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._pad = 0
         if token_map is not None:
+            if config.engram_pad_id >= len(token_map):
+                raise TokenizerError(
+                    f"engram_pad_id {config.engram_pad_id:,} is none of the tokenizer's {len(token_map):,} tokens",
+                    hint="config.json or tokenizer.json does not belong to this checkpoint.",
+                )
             self._pad = int(token_map[config.engram_pad_id])
             self._map = np.full(max(config.vocab_size, len(token_map)), self._pad, dtype=np.int64)
             self._map[: len(token_map)] = token_map

@@ -180,13 +180,14 @@ class Model:
             trunk = load_trunk(load, config, trunk_places)
             if trunk_places is not None and not isinstance(head, str):
                 head = trunk_places.drafts(head)
+            model = cls(
+                checkpoint, config, trunk, opened, front, queue, numerics=numerics, index_owner=index_owner, head=head
+            )
             undo.pop_all()
         if trunk_places is not None and trunk_places.left_out:
             some = ", ".join(trunk_places.left_out[:3]) + (" and more" if len(trunk_places.left_out) > 3 else "")
             queue.append(f"There was no room on the card for {some}: the processor computes them.")
-        return cls(
-            checkpoint, config, trunk, opened, front, queue, numerics=numerics, index_owner=index_owner, head=head
-        )
+        return model
 
     def close(self) -> None:
         """Close the streams; the checkpoint stays open, its owner closes it."""

@@ -273,6 +273,16 @@ def _pread(fd: int, n_bytes: int, offset: int, path: Path) -> bytes:
         raise DriveError.of(error, path, offset) from error
 
 
+def plausible_counts(header: bytes, shard: str) -> tuple[int, int]:
+    """Objects in a header, and the values they may hold, before any of it becomes a Python object.
+
+    Raises: TooManyTensors, HeaderTooLarge.
+    """
+    n_objects = count_up_to(header, b"{", MAX_TENSORS + 2)
+    _check_counts(len(header), n_objects, shard)
+    return n_objects, _SPARE_VALUES + n_objects * (MAX_DIMS + 8)
+
+
 def _check_counts(n_bytes: int, n_objects: int, shard: str) -> None:
     """Refuse a header that no real shard has, long before 100 MB of it are in memory or in Python objects.
 
@@ -321,10 +331,9 @@ def _decode(header: bytes, shard: str) -> dict[str, Any]:
     if not header.startswith(b"{"):
         # The format demands it, and it spares parsing what is surely something else.
         raise HeaderNotJson(f"{shown(shard)}: the header does not begin with '{{'", shard=shard, hint=_FOREIGN)
-    n_objects = count_up_to(header, b"{", MAX_TENSORS + 2)
-    _check_counts(len(header), n_objects, shard)
+    n_objects, n_values = plausible_counts(header, shard)
     try:
-        return strict_object(header, max_objects=n_objects, max_values=_SPARE_VALUES + n_objects * (MAX_DIMS + 8))
+        return strict_object(header, max_objects=n_objects, max_values=n_values)
     except RefusedJsonError as refused:
         kinds: dict[str, type[HeaderError]] = {"text": HeaderNotText, "key": DuplicateKey, "count": TooManyTensors}
         raise kinds.get(refused.reason, HeaderNotJson)(

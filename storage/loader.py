@@ -145,9 +145,11 @@ class Loader(Generic[T]):
         return True
 
     def leave(self, key: ExpertId) -> None:
-        """Nobody waits for this any more: take back what has not begun. Does nothing for what is not under way."""
+        """Nobody waits for this any more: take it back, unless some of it has begun: whoever needs it next waits for
+        the rest. Does nothing for what is not under way.
+        """
         if key in self._reads:
-            self._reads[key].ticket.cancel()
+            self._reads[key].ticket.withdraw()
 
     def reap(self) -> None:
         """Take in the reads that have ended with nobody waiting. Whoever needs one that failed reads it again."""

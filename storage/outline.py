@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage.errors import StorageError
-from storage.headers import LENGTH_BYTES, METADATA_KEY, header_length
+from storage.headers import LENGTH_BYTES, METADATA_KEY, header_length, plausible_counts
+from storage.strictjson import count_up_to
 
 SHARD_SUFFIX = ".safetensors"
 
@@ -80,6 +81,10 @@ def read_outline(folders: Sequence[Path]) -> Outline:
     return Outline(shards=tuple(found), refused=tuple(refused), headers=tuple(found.values()), marks=marks)
 
 
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
 def _header(path: Path, name: str) -> tuple[dict[str, Any], ShardMark] | None:
     try:
         if not path.is_file():  # a pipe would wait here for a writer
@@ -89,7 +94,11 @@ def _header(path: Path, name: str) -> tuple[dict[str, Any], ShardMark] | None:
             # The header's own limits hold here too: a length past the file or the cap is refused before it is read.
             file_bytes = path.stat().st_size
             raw += file.read(header_length(raw, file_bytes, name))
-        header = json.loads(raw[LENGTH_BYTES:])
+        body = raw[LENGTH_BYTES:]
+        _, n_values = plausible_counts(body, name)
+        if max(count_up_to(body, mark, n_values) for mark in (b"[", b",")) > n_values:
+            return None
+        header = json.loads(body, parse_constant=_refused)
     except (OSError, StorageError, ValueError, RecursionError):
         return None
     if not isinstance(header, dict):

@@ -1,6 +1,7 @@
 """The open files behind a `ReplicaSet`, for the batch reader: which `DirectFile`, on which drive, serves an extent."""
 
 import hashlib
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Self
 from storage.batch import Replica
 from storage.copies import Copy
 from storage.direct import DirectFile, IoMode, IoPath
-from storage.errors import CopyDiffers, DriveError, StorageError, shown
+from storage.errors import ClosedReader, CopyDiffers, DriveError, StorageError, shown
 from storage.extents import Extent
 from storage.headers import LENGTH_BYTES, ShardHeader
 from storage.reader import open_shard
@@ -44,6 +45,8 @@ class ReplicaFiles:
         self.replicas = replicas
         self._reopen = reopen
         self._retired: list[DirectFile] = []
+        self._changing = threading.Lock()
+        self._closed = False
         self._files = dict(files)
         self._copies = {copy.path: copy for copy in files}
         self._open = {copy: OpenCopy(copy=copy, file=file) for copy, file in files.items()}
@@ -121,14 +124,19 @@ class ReplicaFiles:
             for copy in [copy for copy in self._files if copy.drive == drive]:
                 fresh[copy] = self._reopen(copy.path)
                 _require_same(fresh[copy], headers[copy.shard], self.block_bytes)
+            with self._changing:
+                if self._closed:  # the drive took its time to answer
+                    raise ClosedReader("the files were closed meanwhile")
+                while fresh:
+                    copy, file = fresh.popitem()
+                    self._retired.append(self._files[copy])
+                    self._files[copy] = file
+                    self._open[copy] = OpenCopy(copy=copy, file=file)
         except StorageError as error:
+            return error
+        finally:
             for file in fresh.values():
                 file.close()
-            return error
-        for copy, file in fresh.items():
-            self._retired.append(self._files[copy])
-            self._files[copy] = file
-            self._open[copy] = OpenCopy(copy=copy, file=file)
         self.replicas.restore(drive)
         return None
 
@@ -138,10 +146,12 @@ class ReplicaFiles:
 
     def close(self) -> None:
         """Close the files. No read may be in flight; a second call does nothing."""
-        while self._files:
-            self._files.popitem()[1].close()
-        while self._retired:
-            self._retired.pop().close()
+        with self._changing:
+            self._closed = True
+            while self._files:
+                self._files.popitem()[1].close()
+            while self._retired:
+                self._retired.pop().close()
 
     def __enter__(self) -> Self:
         return self

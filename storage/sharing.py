@@ -13,6 +13,7 @@ evenly (the three-distance theorem).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 GOLDEN = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio, odd."""
@@ -73,6 +74,10 @@ def share_out(
     return best
 
 
+_Kind = tuple[int, tuple[str, ...]]
+"""Bytes of an item, and the drives it may be read from."""
+
+
 class _Plan:
     """One way to share a batch out, and when each drive would be done."""
 
@@ -83,15 +88,18 @@ class _Plan:
         weights: Mapping[str, float],
         waiting: Mapping[str, int],
     ) -> None:
-        self._items = items
         # A drive outside `allowed` still serves what nobody else has.
-        self._drives = [tuple(d for d in item.drives if d in allowed) or item.drives for item in items]
+        possible = [tuple(d for d in item.drives if d in allowed) or item.drives for item in items]
         fastest = max(weights[drive] for item in items for drive in item.drives) if items else 1.0
-        self._rates = {drive: max(weights[drive], fastest * 1e-9) or 1.0 for drives in self._drives for drive in drives}
-        self.drive_of = [pick(item.key, drives, weights) for item, drives in zip(items, self._drives, strict=True)]
+        self._rates = {drive: max(weights[drive], fastest * 1e-9) or 1.0 for drives in possible for drive in drives}
+        self.drive_of = [pick(item.key, drives, weights) for item, drives in zip(items, possible, strict=True)]
         self._end = {drive: waiting.get(drive, 0) / rate for drive, rate in self._rates.items()}
-        for item, drive in zip(items, self.drive_of, strict=True):
-            self._end[drive] += self._cost(item, drive)
+        # Items that are alike but for their numbers, by drive: of these, which there are a thousand rows of, the first
+        # is as good to move as any.
+        self._held: dict[str, dict[_Kind, list[int]]] = {drive: {} for drive in self._rates}
+        for i, (item, drives, drive) in enumerate(zip(items, possible, self.drive_of, strict=True)):
+            self._end[drive] += self._cost(item.n_bytes, drive)
+            self._held[drive].setdefault((item.n_bytes, drives), []).append(i)  # ascending, so a heap
 
     @property
     def end(self) -> float:
@@ -101,21 +109,32 @@ class _Plan:
     def even_out(self) -> None:
         """Move items off the drive that ends last while the later of the two ends comes sooner by it."""
         while True:
-            last = max(set(self.drive_of), key=lambda drive: (self._end[drive], drive), default="")
-            move: tuple[float, int, str] | None = None
-            for i, drive in enumerate(self.drive_of):
-                for other in self._drives[i] if drive == last else ():
+            used = (drive for drive, kinds in self._held.items() if kinds)
+            last = max(used, key=lambda drive: (self._end[drive], drive), default="")
+            move: tuple[float, int, str, _Kind] | None = None
+            for kind, numbers in self._held.get(last, {}).items():
+                n_bytes, drives = kind
+                for other in drives:
                     if other != last:
-                        item = self._items[i]
-                        end = max(self._end[other] + self._cost(item, other), self._end[last] - self._cost(item, last))
-                        if end < self._end[last] * (1 - 1e-9) and (move is None or (end, i, other) < move):
-                            move = end, i, other
+                        end = max(
+                            self._end[other] + self._cost(n_bytes, other), self._end[last] - self._cost(n_bytes, last)
+                        )
+                        this = (end, numbers[0], other, kind)
+                        if end < self._end[last] * (1 - 1e-9) and (move is None or this < move):
+                            move = this
             if move is None:
                 return
-            _, i, other = move
-            self._end[last] -= self._cost(self._items[i], last)
-            self._end[other] += self._cost(self._items[i], other)
-            self.drive_of[i] = other
+            self._move(move[3], last, move[2])
 
-    def _cost(self, item: Item, drive: str) -> float:
-        return (item.n_bytes + REQUEST_BYTES) / self._rates[drive]
+    def _move(self, kind: "_Kind", last: str, other: str) -> None:
+        """The first item of a kind goes from one drive to another."""
+        i = heappop(self._held[last][kind])
+        if not self._held[last][kind]:
+            del self._held[last][kind]
+        heappush(self._held[other].setdefault(kind, []), i)
+        self._end[last] -= self._cost(kind[0], last)
+        self._end[other] += self._cost(kind[0], other)
+        self.drive_of[i] = other
+
+    def _cost(self, n_bytes: int, drive: str) -> float:
+        return (n_bytes + REQUEST_BYTES) / self._rates[drive]

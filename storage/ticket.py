@@ -80,7 +80,7 @@ class Ticket:
     """The reads of one `submit`."""
 
     def __init__(self, n_reads: int) -> None:
-        self._left = n_reads
+        self._n_reads = self._left = n_reads
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._error: BaseException | None = None
@@ -116,6 +116,22 @@ class Ticket:
     def cancel(self) -> int:
         """Take back the reads that have not begun; returns how many. The others still have to be waited for."""
         dropped = [job for job in self._jobs if job.lane.drop(job)]
+        for _ in dropped:
+            self.end(ReadCancelled("the read was cancelled before it began"))
+        return len(dropped)
+
+    def withdraw(self) -> int:
+        """Take back all its reads if none has begun; returns how many. Otherwise all of them go on: of half an item
+        nobody could make anything, and who asks for it next waits for the rest.
+        """
+        jobs = list(self._jobs)
+        # From the end, as the first ones begin first.
+        dropped = [job for job in reversed(jobs) if job.lane.drop(job)]
+        if len(dropped) < self._n_reads:
+            for job in reversed(dropped):
+                if not job.lane.push([job]):
+                    self.end(closed_reader())
+            return 0
         for _ in dropped:
             self.end(ReadCancelled("the read was cancelled before it began"))
         return len(dropped)

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from app.errors import NoCard, UsageError
 from app.exits import ExitCode
-from app.paths import demo_folder
+from app.paths import as_named, demo_folder
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
 from engine.config import load_config
@@ -110,7 +110,7 @@ def _golden(device: "torch.device", model: Path, golden: Path, numerics: str) ->
     from engine.golden import compare
     from engine.tiers.card import Card
 
-    report = compare(model.expanduser(), golden.expanduser(), numerics=numerics, card=Card(device))  # type: ignore[arg-type]
+    report = compare(as_named(model), as_named(golden), numerics=numerics, card=Card(device))  # type: ignore[arg-type]
     return {"numerics": numerics, **asdict(report)}
 
 

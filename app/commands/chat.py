@@ -22,7 +22,7 @@ from app.reading import MemoryOptions, ReadingOptions
 from app.report import failure
 from app.run_options import RunOptions
 from app.settings import Settings, load_settings
-from app.transcripts.session import ChatSession
+from app.transcripts.session import ChatSession, SessionOf
 from app.transcripts.store import TranscriptStore, user_store
 from app.transcripts.transcript import Transcript
 from app.unsaved import unsaved_text
@@ -80,7 +80,7 @@ def run(
     transcript = None
     if resume is not None:
         transcript = store.latest() if resume == LATEST else store.open(resume)
-    session_of = _session_maker(choice, settings, think, max_tokens)
+    session_of = _session_maker(settings, think, max_tokens)
     if plain or wants_plain():
         return open_plain(backend, choice, store, settings, session_of, transcript)
     return open_chat(backend, choice, store, settings, session_of, transcript, options)
@@ -91,7 +91,7 @@ def open_plain(
     choice: ModelChoice,
     store: TranscriptStore,
     settings: Settings,
-    session_of: Callable[[Transcript], ChatSession],
+    session_of: SessionOf,
     transcript: Transcript | None,
 ) -> ExitCode:
     """Chat in lines until there are no more; how the last turn that failed or was stopped ended."""
@@ -110,7 +110,7 @@ def open_chat(
     choice: ModelChoice,
     store: TranscriptStore,
     settings: Settings,
-    session_of: Callable[[Transcript], ChatSession],
+    session_of: SessionOf,
     transcript: Transcript | None,
     options: RunOptions,
 ) -> int:
@@ -158,20 +158,18 @@ def _tell_unsaved(transcript: Transcript) -> bool:
     return False
 
 
-def _session_maker(
-    choice: ModelChoice, settings: Settings, think: str | None, max_tokens: int | None
-) -> Callable[[Transcript], ChatSession]:
+def _session_maker(settings: Settings, think: str | None, max_tokens: int | None) -> SessionOf:
     """Gives a conversation its defaults: the options, then the settings, then what the model's folder recommends.
 
-    Raises: SamplerSettingsError, ConfigError.
+    What it gives raises SamplerSettingsError and ConfigError.
     """
-    effort: Effort = parse_effort(think or settings.think or ("off" if choice.is_demo else "high"))
     given: dict[str, Any] = settings.sampling()
-    sampling: SamplerSettings = replace(default_settings(choice.folder), **given)
-    require_valid(sampling)
     most = max_tokens or settings.max_tokens
 
-    def make(transcript: Transcript) -> ChatSession:
+    def make(transcript: Transcript, choice: ModelChoice) -> ChatSession:
+        effort: Effort = parse_effort(think or settings.think or ("off" if choice.is_demo else "high"))
+        sampling: SamplerSettings = replace(default_settings(choice.folder), **given)
+        require_valid(sampling)
         # Without being told otherwise a conversation goes on in its mode: in another, all of it is read again.
         mode = effort if think is not None else last_effort(transcript, effort)
         saves_state = bool(settings.save_state)

@@ -11,6 +11,7 @@ from app.commands.mirror_look import JsonOption, ModelOption, SplitOption, make_
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.mirroring import MirrorDesk
+from app.paths import as_named
 from app.progress import ProgressLine, WorkProgress
 from app.report import envelope, format_bytes
 from app.sanitize import one_line
@@ -49,7 +50,7 @@ def copy(
     Raises: UsageError; TargetRefused, NoSpace, MirrorBusy, NotVerified, WriteError; DriveError of the model's drive.
     """
     desk = make_desk(model, split)
-    target = to.expanduser().absolute()
+    target = as_named(to).absolute()
     place = desk.place_of(target)
     if place.shares_with and not same_disk:
         raise UsageError(
@@ -110,7 +111,7 @@ def split(
     Raises: UsageError; TargetRefused, NoSpace, MirrorBusy, NotVerified, WriteError; DriveError of the model's drive.
     """
     desk = make_desk(model, None)
-    target = to.expanduser().absolute()
+    target = as_named(to).absolute()
     place = desk.place_of(target)
     if place.shares_with:
         raise UsageError(f"{shown(str(target))} is on the model's own disk ({', '.join(place.shares_with)}): no gain")
@@ -134,7 +135,7 @@ def join(folder: SplitArgument, /, *, model: ModelOption = None, as_json: JsonOp
     Raises: as `split`.
     """
     desk = make_desk(model, None)
-    source = folder.expanduser().absolute()
+    source = as_named(folder).absolute()
     manifest = desk.record_of(source)
     if manifest.kind != "split":
         raise TargetRefused(f"{shown(str(source))} is no split of this model")
@@ -168,7 +169,7 @@ def check(
     for a folder that was not made here.
     """
     desk = make_desk(model, split)
-    target = folder.expanduser().absolute()
+    target = as_named(folder).absolute()
     found = _check(desk, target, everything=everything)
     bad = [one for one in found if one.error is not None]
     if as_json:
@@ -198,7 +199,7 @@ def repair(
     Raises: UsageError; TargetRefused; CopyDiffers when the model's own shard changed too; what copying raises.
     """
     desk = make_desk(model, split)
-    target = folder.expanduser().absolute()
+    target = as_named(folder).absolute()
     place = desk.place_of(target)
     manifest = desk.record_of(target)
     found = _check(desk, target, everything=True)
@@ -211,9 +212,9 @@ def repair(
             n_bytes += repair_blocks(target, one.shard, one.bad_blocks, source)
         else:  # missing, cut or unreadable: the whole of it
             again.append(one.shard)
-            n_bytes += one.file_bytes
-    if again:
-        desk.copier(target, place, kind=manifest.kind).run(desk.jobs(again))
+    if again:  # those that are the same, though their source was written again, are not copied
+        again = list(desk.copier(target, place, kind=manifest.kind).run(desk.jobs(again)))
+        n_bytes += sum(one.file_bytes for one in found if one.shard in again)
     if as_json:
         print(envelope("mirror-repair", {"target": str(target), "copied_bytes": n_bytes, "shards": again}))
     else:
@@ -234,7 +235,7 @@ def remove(
     Raises: UsageError; TargetRefused for a folder that was not made here, or that holds the only copy of a shard.
     """
     desk = make_desk(model, split)
-    target = folder.expanduser().absolute()
+    target = as_named(folder).absolute()
     desk.record_of(target)
     removed = remove_copies(target, lambda shard: desk.has_other(shard, target))
     was_set = desk.disuse(target)

@@ -11,7 +11,7 @@ from app.exits import ExitCode
 from app.mirror_text import facts_of, place_remark, state_text
 from app.mirroring import MirrorDesk, MirrorState
 from app.model_choice import choose_model
-from app.paths import settings_file
+from app.paths import as_named, settings_file
 from app.progress import ProgressLine, TimedProgress
 from app.reading import require_useful
 from app.report import envelope, format_bytes, table
@@ -36,7 +36,7 @@ def make_desk(model: str | None, split: Sequence[Path] | None) -> MirrorDesk:
 
     Raises: what choosing a model, reading the settings and opening the desk raise.
     """
-    splits = None if split is None else [folder.expanduser() for folder in split]
+    splits = None if split is None else [as_named(folder) for folder in split]
     choice = choose_model(model, load_settings(settings_file()))
     require_useful(choice.folder, splits or ())
     return MirrorDesk.of_user(choice, splits)
@@ -116,7 +116,7 @@ def status(
     Raises: UsageError; what opening the model raises.
     """
     desk = make_desk(model, split)
-    states = desk.states([path.expanduser() for path in folder])
+    states = desk.states([as_named(path) for path in folder])
     if as_json:
         print(envelope("mirror-status", [_state_json(state) for state in states]))
     elif not states:

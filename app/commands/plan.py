@@ -12,7 +12,7 @@ from app.drafting import DraftOptions, make_drafting
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import ModelChoice, choose_model, require_config
-from app.paths import rates_file, runs_file, settings_file
+from app.paths import as_named, rates_file, runs_file, settings_file
 from app.plan_text import as_data, last_lines, lines
 from app.planning import RELEASED_NAME, Planned, gather_facts, plan_for, profile_shares, read_model, released_model
 from app.rates import RateBook
@@ -118,7 +118,7 @@ def run(
     if plot == "screen" and not as_json:
         print("\n" + "\n".join(text_plot(points, planned.plan.ceiling_bytes)))
     elif plot is not None and plot != "screen":
-        write_plot(Path(plot).expanduser(), points, planned.plan.ceiling_bytes, title)
+        write_plot(as_named(plot), points, planned.plan.ceiling_bytes, title)
         print(f"artesian: the plot is in {plot}", file=sys.stderr)
     return ExitCode.DONE
 

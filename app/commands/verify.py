@@ -3,12 +3,12 @@
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from app.exits import ExitCode
+from app.paths import as_named
 from app.progress import CountProgress, ProgressLine
 from app.report import envelope, table
 
@@ -36,7 +36,7 @@ def run(
         progress.show(CountProgress(what="comparing", unit="positions", done=done, total=total, elapsed_s=elapsed_s))
 
     try:
-        report = compare(Path(model).expanduser(), Path(golden).expanduser(), numerics=numerics, on_progress=show)
+        report = compare(as_named(model), as_named(golden), numerics=numerics, on_progress=show)
     finally:
         progress.clear()
     if as_json:

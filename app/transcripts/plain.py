@@ -2,6 +2,7 @@
 newer version, is not worth a failure.
 """
 
+import math
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -52,11 +53,23 @@ def _made(kind: Any, value: object) -> Any:
     if kind is Any or kind is object:
         return value
     if kind is float:
-        _require(isinstance(value, int | float) and not isinstance(value, bool), value)
-        return float(value) if isinstance(value, int | float) else value
+        return _finite(value)
     if kind is type(None):
         return _require(value is None, value)
     return _require(isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool), value)
+
+
+def _finite(value: object) -> float:
+    """A number as a figure; 1e999 is read as infinity, and an integer may be too long for one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Misfit
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _Misfit from None
+    if not math.isfinite(number):
+        raise _Misfit
+    return number
 
 
 def _require(fits: bool, value: object) -> object:

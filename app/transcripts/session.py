@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from app.backends.base import RunFacts, TurnRequest
+from app.model_choice import ModelChoice
 from app.transcripts.records import Node, Run
 from app.transcripts.reply import ReplyWriter
 from app.transcripts.states import StateKeeper
@@ -53,11 +54,19 @@ class ChatSession:
         """`clock` gives seconds; it decides when a growing reply is saved."""
         self.transcript = transcript
         self.effort: Effort = effort
+        self._default_effort: Effort = effort
         self.sampling = sampling or SamplerSettings()
         self.max_tokens = max_tokens
         self.system = system
         self.states = StateKeeper(self, saves=saves_state)
         self._clock = clock
+
+    def take_defaults(self, other: "ChatSession") -> None:
+        """Make the next replies as `other` would: another model answers. What the user said of thinking stays."""
+        if self.effort == self._default_effort:
+            self.effort = other.effort
+        self._default_effort = other.effort
+        self.sampling, self.max_tokens = other.sampling, other.max_tokens
 
     def add_user(self, text: str, parent: str | _Head | None = HEAD) -> Node:
         """What the user sent, behind the head or another message; None makes it a first one.
@@ -125,6 +134,10 @@ class ChatSession:
 
     def _messages(self, node: Node) -> list[Message]:
         return [message for one in self.transcript.path(node) if (message := as_message(one)) is not None]
+
+
+SessionOf = Callable[[Transcript, ModelChoice], ChatSession]
+"""Gives a conversation the defaults of the model that answers it. Raises: ConfigError, SamplerSettingsError."""
 
 
 def as_message(node: Node) -> Message | None:

@@ -34,7 +34,7 @@ from app.plan_report import real_model_text
 from app.run_options import RunOptions
 from app.sanitize import one_line
 from app.settings import Settings
-from app.transcripts.session import ChatSession
+from app.transcripts.session import SessionOf
 from app.transcripts.store import TranscriptStore
 from app.transcripts.transcript import Transcript
 from app.tui.action_bindings import bindings_of
@@ -95,7 +95,7 @@ class ArtesianApp(ThemedApp):
         choice: ModelChoice,
         store: TranscriptStore,
         settings: Settings,
-        session_of: Callable[[Transcript], ChatSession],
+        session_of: SessionOf,
         transcript: Transcript | None = None,
         keeps_drafts: bool = True,
         is_first_run: bool = False,
@@ -118,7 +118,10 @@ class ArtesianApp(ThemedApp):
         """Figures of the last turn of this session."""
         self.drive_job: DriveJob | None = None
         """Copying or the like that was begun last."""
-        self.chat = ChatScreen(session_of, transcript or store.create(), keeps_drafts=keeps_drafts)
+        self._session_of = session_of
+        self.chat = ChatScreen(
+            lambda one: session_of(one, self.choice), transcript or store.create(), keeps_drafts=keeps_drafts
+        )
         self._backend_factory = backend_factory
         self.screen_share = SCREEN_SHARE
         self._n_put_off = 0
@@ -265,8 +268,13 @@ class ArtesianApp(ThemedApp):
         return _DRAIN_S
 
     def reopen(self, choice: ModelChoice) -> None:
-        """Use another model from now on."""
+        """Use another model from now on, with its own defaults.
+
+        Raises: ConfigError, SamplerSettingsError when what its folder says of them cannot be used.
+        """
+        defaults = self._session_of(self.chat.conversation.transcript, choice)
         self.choice, self.facts = choice, None
+        self.chat.take_model(defaults)
         self.host.reopen(lambda: self._backend_factory(choice))
 
     # actions

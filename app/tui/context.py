@@ -40,10 +40,10 @@ class Context(Protocol):
         ...
 
     def reopen(self, choice: ModelChoice) -> None:
-        """Use another model from now on."""
+        """Use another model from now on. Raises: ConfigError, SamplerSettingsError."""
         ...
 
-    def take_theme(self, name: str) -> None:
+    def take_theme(self, theme: str | None) -> None:
         """Change the theme."""
         ...
 

@@ -61,6 +61,16 @@ class Conversation:
         """Where it is kept."""
         return self.session.transcript
 
+    def refresh(self) -> bool:
+        """Take what another window has added to its file; whether there was anything."""
+        try:
+            if not self.transcript.refresh():
+                return False
+        except OSError:
+            return False  # a drive that is gone for now; what is shown stays
+        self._known.clear()  # any of them may have grown
+        return True
+
     # rows
 
     def rows(self, width: int) -> list[MessageRows]:
@@ -102,8 +112,10 @@ class Conversation:
         elif stats is not None:
             rows.set_footer(footer_parts(stats, node.reason))
         elif node.status in ("stopped", "cut", "growing"):
-            why = {"stopped": "stopped by you", "cut": "cut off", "growing": "cut off"}[node.status]
-            rows.set_footer([why, "ctrl+l goes on"])
+            if node.status == "growing" and self.transcript.read_only:
+                rows.set_footer(["being written in another window"])
+            else:
+                rows.set_footer(["stopped by you" if node.status == "stopped" else "cut off", "ctrl+l goes on"])
 
     # requests
 

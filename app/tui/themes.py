@@ -110,19 +110,19 @@ class ThemedApp(App[int]):
         """`theme` names one of `THEMES`; None is the dark one, or none where NO_COLOR is set. `mouse` is what the app
         will be run with.
         """
-        name = theme or ("none" if no_color_wanted() else THEMES[0])
+        self._default_theme = "none" if no_color_wanted() else THEMES[0]
         # Kept apart from the theme's own name, as two of ours are one of Textual's.
-        self.theme_name = name
+        self.theme_name = theme or self._default_theme
         super().__init__()
         use_plain_scroll_bars()
         self._has_mouse = mouse
         for ours in (_DARK, _LIGHT, _ANSI):
             self.register_theme(ours)
-        self.take_theme(name)
+        self.take_theme(theme)
 
-    def take_theme(self, name: str) -> None:
-        """Change to the theme `name`, one of `THEMES`."""
-        self.theme_name = name
+    def take_theme(self, theme: str | None) -> None:
+        """Change to the theme of this name, one of `THEMES`; to the one there is without a name with None."""
+        self.theme_name = name = theme or self._default_theme
         self.no_color = name == "none"
         if self.theme == _BY_NAME[name].name:  # from "ansi" to "none" Textual sees no change
             self.refresh_css(animate=False)

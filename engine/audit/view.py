@@ -7,12 +7,14 @@ a shard that is not on the disk, but for one that is, its header does.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from engine.audit.records import Fault, Finding, GroupTotal, Waiting
 from engine.config import ConfigReading, ModelConfig
+from engine.config_relations import MAX_ROUTED_EXPERTS, routed_experts
 from engine.errors import ConfigError
 from engine.inventory import Group, Tensors, expected_tensors, is_place_holder_tower
 from storage.headers import LENGTH_BYTES, TensorEntry
@@ -89,11 +91,10 @@ class View:
         self.expected: Tensors | None = None
         if reading is not None and not reading.missing:
             self.config = reading.build()
-            try:
-                self.expected = self._demanded(self.config)
-            except ConfigError:
-                # A relation of its own reports what is contradictory; nothing can be derived from it.
-                self.expected = None
+            # A relation of its own reports what is contradictory, or too much; nothing can be derived from it.
+            if routed_experts(self.config) <= MAX_ROUTED_EXPERTS:
+                with suppress(ConfigError):
+                    self.expected = self._demanded(self.config)
 
     def _demanded(self, config: ModelConfig) -> Tensors:
         tensors = expected_tensors(config, fp8_block=self.fp8_block)

@@ -7,18 +7,16 @@ promises to keep, not through `Generator.integers`, which it does not.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 
 import numpy as np
 
 from engine.config import ModelConfig
+from engine.config_relations import MAX_ENGRAM_COLUMNS
 from engine.errors import ConfigError
 
-_MAX_COLUMNS = 65_536
-"""Columns over all layers; the release has 48. Keeps a hostile config from drawing primes for hours."""
-
 _MAX_ROWS_A_HEAD = 2**40
-"""The release has 16,000,000. With `_MAX_COLUMNS` this keeps every row id far below 2^63."""
+"""The release has 16,000,000. With `MAX_ENGRAM_COLUMNS` this keeps every row id far below 2^63."""
 
 _MAX_CLASSES = 2**30
 """Above this the draw would use NumPy's 32-bit path; the release has 99,092 classes."""
@@ -50,10 +48,11 @@ def engram_tables(config: ModelConfig) -> tuple[EngramTable, ...]:
         return ()
     _require_drawable(config)
     n_sizes, n_heads = config.engram_max_ngram_size - 1, config.engram_n_heads
-    used: set[int] = set()
+    # Every draw begins at the same number and passes over what was drawn: together they are one ascending list.
+    unused = _primes_above(config.engram_vocab_size - 1)
     tables = []
     for layer in config.engram_layer_ids:
-        primes = tuple(_draw_primes(config.engram_vocab_size - 1, n_heads, used) for _ in range(n_sizes))
+        primes = tuple(tuple(islice(unused, n_heads)) for _ in range(n_sizes))
         ends = tuple(accumulate(prime for size in primes for prime in size))
         tables.append(
             EngramTable(
@@ -83,10 +82,10 @@ def require_declared_rows(config: ModelConfig, tables: tuple[EngramTable, ...]) 
 def _require_drawable(config: ModelConfig) -> None:
     sizes, heads = config.engram_max_ngram_size, config.engram_n_heads
     n_columns = len(config.engram_layer_ids) * (sizes - 1) * heads
-    if sizes < 2 or heads < 1 or n_columns > _MAX_COLUMNS:
+    if sizes < 2 or heads < 1 or n_columns > MAX_ENGRAM_COLUMNS:
         raise ConfigError(
             f"engram_max_ngram_size {sizes}, engram_n_heads {heads}, engram_layer_ids {config.engram_layer_ids}:"
-            f" 1 to {_MAX_COLUMNS:,} table columns are possible, with n-grams of 2 and up"
+            f" 1 to {MAX_ENGRAM_COLUMNS:,} table columns are possible, with n-grams of 2 and up"
         )
     if not 0 < config.engram_vocab_size <= _MAX_ROWS_A_HEAD:
         raise ConfigError(f"engram_vocab_size {config.engram_vocab_size:,} is outside 1 to {_MAX_ROWS_A_HEAD:,}")
@@ -96,18 +95,6 @@ def _require_drawable(config: ModelConfig) -> None:
         )
     if min(config.engram_layer_ids) < 0:
         raise ConfigError(f"engram_layer_ids {config.engram_layer_ids}: a layer number is negative")
-
-
-def _draw_primes(above: int, count: int, used: set[int]) -> tuple[int, ...]:
-    """The next `count` unused primes above `above`, ascending; they are added to `used`."""
-    drawn: list[int] = []
-    for candidate in _primes_above(above):
-        if candidate not in used:
-            used.add(candidate)
-            drawn.append(candidate)
-            if len(drawn) == count:
-                break
-    return tuple(drawn)
 
 
 def _primes_above(number: int) -> Iterator[int]:

@@ -93,6 +93,10 @@ def _check(
     except StorageError as error:
         return result(error)
     try:
+        source = sources(shard)
+        written_ns = copied.source_mtime_ns
+        if written_ns is not None and source is not None and _written_since(path, source, written_ns):
+            return result(_outdated(path, source, shard))
         if file.file_bytes != copied.file_bytes:
             return result(_differs(path, shard, f"has {file.file_bytes:,} bytes, {copied.file_bytes:,} were copied"))
         for index in blocks_to_check(len(copied.blocks), everything=everything, seed=f"{seed} {shard}"):
@@ -141,6 +145,21 @@ def _named(
         return _differs(path, shard, f"{found}, and not when it was read again: the drive is failing"), None
     said = f"{found}: byte {start + place:,} is {wrong[place]:#04x}, not {right[place]:#04x}"
     return _differs(path, shard, said), start + place
+
+
+def _written_since(path: Path, source: Path, mtime_ns: int) -> bool:
+    try:
+        return source.stat().st_mtime_ns != mtime_ns and not source.samefile(path)
+    except OSError:
+        return False  # a drive that is gone says nothing of its files
+
+
+def _outdated(path: Path, source: Path, shard: str) -> CopyDiffers:
+    return CopyDiffers(
+        f"{shown(str(source))} was written again since {shown(str(path))} was copied from it",
+        shard=shard,
+        hint="`artesian mirror copy` compares the two, and copies the shard again if they differ.",
+    )
 
 
 def _differs(path: Path, shard: str, said: str) -> CopyDiffers:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage.errors import MirrorBusy, NoSpace, NotVerified, ShardChanged, TargetRefused, WriteError, shown
@@ -40,7 +40,7 @@ class CopyProgress:
 
     shard: str
     phase: str
-    """"copying" or "reading back"."""
+    """"copying", "reading back", or "comparing" a source that was written since with what was copied of it."""
     done_bytes: int
     """Of all shards; every byte counts twice, once written and once read back."""
     total_bytes: int
@@ -106,11 +106,14 @@ class Copier:
                     hint="Choose another folder, or remove that mirror first.",
                 )
             manifest = found or self._manifest
-            todo = [job for job in jobs if not self._is_there(job, manifest)]
+            manifest, todo = self._sort_out(jobs, manifest)
+            if self._stopped:
+                return ()
             for job in todo:
                 self._require_ours(job, manifest)
             self._require_space(todo)
-            progress = _Progress(todo, self._on_progress, self._clock)
+            n_bytes = 2 * sum(job.header.file_bytes for job in todo)
+            progress = _Progress(n_bytes, self._on_progress, self._clock)
             made = []
             for job in todo:
                 copied = self._copy(job, progress)
@@ -121,6 +124,42 @@ class Copier:
                 abandon(self._folder, job.header.shard, self._writes)  # the journal is of no more use
                 made.append(job.header.shard)
             return tuple(made)
+
+    def _sort_out(self, jobs: Sequence[CopyJob], manifest: Manifest) -> tuple[Manifest, list[CopyJob]]:
+        """The record, brought up to date, and the jobs whose shards are not there or are copies of what was there once.
+
+        A shard that was fetched again has the header it had: only its bytes say whether the copy still is one.
+        """
+        there = [job for job in jobs if self._is_there(job, manifest)]
+        written = {job.header.shard: manifest.shards[job.header.shard].source_mtime_ns for job in there}
+        doubtful = [job for job in there if written[job.header.shard] != _written_ns(job.source)]
+        progress = _Progress(sum(job.header.file_bytes for job in doubtful), self._on_progress, self._clock)
+        same = {id(job) for job in there} - {id(job) for job in doubtful}
+        for job in doubtful:
+            known, written_ns = manifest.shards[job.header.shard], _written_ns(job.source)
+            if self._is_still_copied(job, known, progress):
+                same.add(id(job))
+                manifest = with_shard(manifest, job.header.shard, replace(known, source_mtime_ns=written_ns))
+                write_manifest(self._folder, manifest, self._writes)
+        return manifest, [job for job in jobs if id(job) not in same]
+
+    def _is_still_copied(self, job: CopyJob, known: CopiedShard, progress: "_Progress") -> bool:
+        """Whether the source's blocks are those of the record; False too when stopped on the way."""
+        shard = job.header.shard
+        progress.begin(shard, 0)
+        buffer = bytearray(known.block_bytes)
+        source = open_shard(job.source, shard, self._reads, expected_bytes=job.header.file_bytes)
+        try:
+            for index, sha256 in enumerate(known.blocks):
+                if not self._may_go_on():
+                    return False
+                block, found = self._read_block(source, index, buffer)
+                if found != sha256:
+                    return False
+                progress.add("comparing", len(block))
+        finally:
+            source.close()
+        return True
 
     def _is_there(self, job: CopyJob, manifest: Manifest) -> bool:
         known = manifest.shards.get(job.header.shard)
@@ -163,7 +202,7 @@ class Copier:
 
     def _copy(self, job: CopyJob, progress: "_Progress") -> CopiedShard | None:
         """Copy and verify one shard; None when stopped on the way."""
-        header = job.header
+        header, written_ns = job.header, _written_ns(job.source)
         source = open_shard(job.source, header.shard, self._reads, expected_bytes=header.file_bytes)
         try:
             part = Part.open(self._folder, PartFacts.of(header, self._block_bytes), self._writes)
@@ -173,11 +212,15 @@ class Copier:
                     return None
                 self._require_same_header(source, header)
                 part.finish()
+                if written_ns is not None:
+                    with suppress(OSError):  # so that a copy of this copy is known to be of the same file
+                        os.utime(self._folder / header.shard, ns=(written_ns, written_ns))
                 return CopiedShard(
                     file_bytes=header.file_bytes,
                     header_sha256=header.digest.hex(),
                     block_bytes=self._block_bytes,
                     blocks=tuple(part.hashes),
+                    source_mtime_ns=written_ns,
                 )
             finally:
                 part.close()
@@ -231,8 +274,8 @@ class Copier:
         return True
 
     def _read_block(self, file: ShardFile, index: int, buffer: bytearray) -> tuple[memoryview, str]:
-        offset = index * self._block_bytes
-        block = memoryview(buffer)[: min(self._block_bytes, file.file_bytes - offset)]
+        offset = index * len(buffer)
+        block = memoryview(buffer)[: min(len(buffer), file.file_bytes - offset)]
         file.read_afresh(block, offset)
         return block, hashlib.sha256(block).hexdigest()
 
@@ -299,10 +342,8 @@ def _taken_away_if_empty(made: Sequence[Path]) -> Iterator[None]:
 class _Progress:
     """Counts blocks of all jobs."""
 
-    def __init__(
-        self, jobs: Sequence[CopyJob], tell: Callable[[CopyProgress], None], clock: Callable[[], float]
-    ) -> None:
-        self._total = 2 * sum(job.header.file_bytes for job in jobs)
+    def __init__(self, n_bytes: int, tell: Callable[[CopyProgress], None], clock: Callable[[], float]) -> None:
+        self._total = n_bytes
         self._tell = tell
         self._clock = clock
         self._began = clock()
@@ -325,6 +366,13 @@ class _Progress:
                 elapsed_s=self._clock() - self._began,
             )
         )
+
+
+def _written_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def abandon(folder: Path, shard: str, writes: WriteCalls = WRITE) -> int:

@@ -31,6 +31,8 @@ class CopiedShard:
     block_bytes: int
     blocks: tuple[str, ...]
     """SHA-256 of every block of the source as it was read."""
+    source_mtime_ns: int | None = None
+    """When the source was written last, by its file; None where no record was kept of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +125,18 @@ def _parsed(content: Any) -> Manifest:
             header_sha256=one["header_sha256"],
             block_bytes=one["block_bytes"],
             blocks=blocks,
+            source_mtime_ns=_moment(one.get("source_mtime_ns")),
         )
     texts = {name: content[name] for name in ("fingerprint", "source", "drive")}
     if not all(isinstance(text, str) for text in texts.values()):
         raise ValueError("a name is no text")
     return Manifest(kind=content["kind"], shards=shards, **texts)
+
+
+def _moment(value: Any) -> int | None:
+    if value is not None and type(value) is not int:
+        raise ValueError("a time is no number")
+    return value
 
 
 def with_shard(manifest: Manifest, shard: str, copied: CopiedShard) -> Manifest:

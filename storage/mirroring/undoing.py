@@ -12,7 +12,7 @@ from pathlib import Path
 from storage.errors import CopyDiffers, NotVerified, TargetRefused, WriteError, shown
 from storage.mirroring.copying import LOCK_NAME, abandon, locked
 from storage.mirroring.files import WRITE, WriteCalls
-from storage.mirroring.manifest import NAME, read_manifest, remove_manifest, without_shard, write_manifest
+from storage.mirroring.manifest import NAME, Manifest, read_manifest, remove_manifest, without_shard, write_manifest
 from storage.mirroring.part import checked
 from storage.reader import open_shard
 from storage.syscalls import SYSTEM, Syscalls
@@ -88,21 +88,17 @@ def remove_copies(
     Files that are not in the record are left alone; the folder goes when nothing is left in it.
     Raises: TargetRefused; MirrorBusy; WriteError.
     """
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise TargetRefused(
-            f"{shown(str(folder))} has no {NAME}: it was not made here",
-            hint="Remove its files by hand if you are sure of them.",
-        )
-    wanted = [shard for shard in (shards if shards is not None else manifest.shards) if shard in manifest.shards]
-    only = next((shard for shard in wanted if not has_other(shard)), None)
-    if only is not None:
-        raise TargetRefused(
-            f"{shown(only)} in {shown(str(folder))} is the only one there is: it is not removed",
-            hint="`artesian mirror join` moves it back to the model's folder.",
-        )
+    _record_of(folder)  # before the lock, which is a file, is made in a folder of somebody else
     freed = 0
     with locked(folder, writes):
+        manifest = _record_of(folder)  # a copy may have ended meanwhile
+        wanted = [shard for shard in (shards if shards is not None else manifest.shards) if shard in manifest.shards]
+        only = next((shard for shard in wanted if not has_other(shard)), None)
+        if only is not None:
+            raise TargetRefused(
+                f"{shown(only)} in {shown(str(folder))} is the only one there is: it is not removed",
+                hint="`artesian mirror join` moves it back to the model's folder.",
+            )
         for shard in wanted:
             path = folder / shard
             size = _bytes_on_drive(path)
@@ -117,6 +113,16 @@ def remove_copies(
     if not manifest.shards and not any(folder.iterdir()):
         folder.rmdir()
     return Removed(shards=tuple(wanted), freed_bytes=freed)
+
+
+def _record_of(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise TargetRefused(
+            f"{shown(str(folder))} has no {NAME}: it was not made here",
+            hint="Remove its files by hand if you are sure of them.",
+        )
+    return manifest
 
 
 def drop_sources(sources: Sequence[Path], copies: Path, *, writes: WriteCalls = WRITE) -> int:

@@ -45,7 +45,7 @@ def chat(backend: ScriptedBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             choice=choose_model(None, settings, environ={}),
             store=TranscriptStore(tmp_path / "transcripts"),
             settings=settings,
-            session_of=lambda transcript: ChatSession(transcript, sampling=SamplerSettings(seed=7)),
+            session_of=lambda transcript, _: ChatSession(transcript, sampling=SamplerSettings(seed=7)),
             out_folder=tmp_path / "out",
         ).run()
 
@@ -278,7 +278,7 @@ def test_a_closed_stdin_is_an_empty_one(chat: Run, monkeypatch: pytest.MonkeyPat
         choice=choose_model(None, settings, environ={}),
         store=TranscriptStore(Path("/nowhere")),
         settings=settings,
-        session_of=ChatSession,
+        session_of=lambda transcript, _: ChatSession(transcript),
     )
     assert plain.run() is ExitCode.DONE
 

@@ -179,11 +179,11 @@ def test_a_reply_of_the_engine_is_judged_from_the_files(trained: Trained) -> Non
 def test_an_evaluation_says_what_was_measured(trained: Trained) -> None:
     recipe = trained.recipe
     held = [next(question for question in recipe.held if question.kind == kind) for kind in ("fact", "unknown", "talk")]
-    scope = Scope(thinking=1, follow_ups=1, agreement=1, seen=2, most_tokens=4)
+    scope = Scope(thinking=1, later=1, turns_before=1, follow_ups=1, agreement=1, seen=2, most_tokens=4)
     got = evaluate(
         trained.folder, trained.trunk, recipe.row_ids, recipe.chat, recipe.questions, held, scope
     )  # fmt: skip
-    groups = {"fact", "unknown", "talk", "thinking", "follow-up, seen"}
+    groups = {"fact", "unknown", "talk", "thinking", "fact after other turns", "follow-up, seen"}
     assert got["right"].keys() == groups and all(group["n"] == 1 for group in got["right"].values())
     assert {answer["group"] for answer in got["answers"]} == groups
     assert got["agreement"] < 1e-3 and got["no_drafts"] == ""
@@ -292,11 +292,17 @@ def test_a_head_start_lets_the_trunk_tell_topics_apart_before_any_step(trained: 
     blocks = recipe.questions.blocks[:3]
     asked = [(i, text) for i, block in enumerate(blocks) for text in block.phrasings[:20]]
     documents = [recipe.chat.document((), text, "") for _, text in asked]
+    # Then each behind a turn of another of these topics, which must not drown it.
+    turns = [(block.phrasings[20], block.answer) for block in blocks]
+    documents += [recipe.chat.document([turns[(i + 1) % 3]], text, "") for i, text in asked]
+    asked *= 2
     rows = [document.ids[: document.asked + 1] for document in documents]
     topics = [i for i, _ in asked]
     first = learned(recipe.config, rows, topics, len(blocks), recipe.row_ids, epochs=120)
     known = told(first, rows, recipe.row_ids)
-    assert _share_equal(known, topics) > 0.9
+    n = len(known) // 2
+    assert _share_equal(known[:n], topics[:n]) > 0.9
+    assert _share_equal(known[n:], topics[n:]) > 0.9
     torch.manual_seed(0)
     pupil = Pupil(Trunk(recipe.config), len(blocks))
     assert _share_equal(_best(pupil, recipe, documents)[0], topics) < 0.5  # a third by chance

@@ -286,6 +286,22 @@ def test_routed_experts_are_their_products(native: NativeKernels, rows: int, lim
         assert torch.equal(alone[0], out[row])
 
 
+def test_more_uses_than_fit_together_are_the_same_to_the_last_bit(native: NativeKernels) -> None:
+    """1,024 are gone through together: here there are 2,100 of one expert and 75 of others before and behind it."""
+    width, inner, rows = 64, 32, 2_175
+    experts = experts_of(4, width, inner)
+    x, weights = torch.randn(rows, width, generator=seeded(1)), torch.rand(rows, 1, generator=seeded(2))
+    uses = [[*range(50)], [], [*range(50, 2_150)], [*range(2_150, rows)]]
+    out = torch.full((rows, 1, width), torch.nan)
+    native.routed_experts(x, experts, uses, weights, 2.0, out)
+    for expert, some in enumerate(uses):
+        for row in some[:: max(1, len(some) // 25)]:
+            alone = torch.full((1, 1, width), torch.nan)
+            only = [[0] if e == expert else [] for e in range(4)]
+            native.routed_experts(x[row : row + 1], experts, only, weights[row : row + 1], 2.0, alone)
+            assert torch.equal(alone[0], out[row])
+
+
 def test_routed_experts_refuse_what_does_not_fit(native: NativeKernels) -> None:
     experts, x, weights, out = experts_of(1, 64, 32), torch.zeros(2, 64), torch.zeros(2, 3), torch.zeros(2, 3, 64)
     with pytest.raises(KernelError, match="a use lies outside"):

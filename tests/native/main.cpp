@@ -214,6 +214,7 @@ int main() {
       matrices(2, 520, 1024, 1);  // large enough to be shared out
       experts(1);
       experts(9);
+      experts(1200);  // more uses than are gone through together, and one expert with more than half of them
       attention(1, 4, 64, 9);
       attention(7, 17, 20, 0);
       sublayers(1, 64);

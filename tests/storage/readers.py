@@ -58,6 +58,9 @@ class MemoryTicket(Ticket):
         self._ended = self.cancelled = True
         return len(self.requests)
 
+    def withdraw(self) -> int:
+        return self.cancel()
+
     def promote(self) -> None:
         self.promoted = True
 

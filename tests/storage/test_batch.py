@@ -211,6 +211,30 @@ def test_a_cancelled_ticket_drops_what_has_not_begun_and_ends_when_the_rest_has(
         assert ticket.cancel() == 0
 
 
+def test_a_ticket_is_withdrawn_as_a_whole_or_goes_on_as_a_whole(path: Path, slots: Callable[[int], memoryview]) -> None:
+    gate = GatedDrive()
+    copies = _copies(path, gate)
+    gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth=1) as reader:
+        begun = reader.submit([_request(i * BLOCK, 100, slots(i)) for i in range(3)])
+        waiting = reader.submit([_request(i * BLOCK, 100, slots(i)) for i in range(3, 6)])
+        warm = reader.submit([_request(i * BLOCK, 100, slots(i)) for i in range(6, 8)], "warm")
+        _wait_until(lambda: gate.begun == [0])
+        assert begun.withdraw() == 0 and waiting.withdraw() == 3 and waiting.withdraw() == 0
+        with pytest.raises(ReadCancelled):
+            waiting.wait()
+        gate.let(4)
+        assert begun.wait(10.0)
+        _wait_until(lambda: gate.begun[-1] == 7 * BLOCK)
+        assert warm.withdraw() == 0
+        gate.let(1)
+        assert warm.wait(10.0) and warm.withdraw() == 0
+    assert gate.begun == [i * BLOCK for i in (0, 1, 2, 6, 7)]
+    data = path.read_bytes()
+    for i in (0, 1, 2, 6, 7):
+        assert bytes(slots(i)[:100]) == data[i * BLOCK : i * BLOCK + 100]
+
+
 def test_a_ticket_for_nothing_is_done() -> None:
     with BatchReader(Copies([]), block_bytes=BLOCK) as reader:
         ticket = reader.submit([])

@@ -1,6 +1,7 @@
 """The expert cache: the right bytes in every size, order and accident."""
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage.batch import ReadRequest
+from storage.batch import BatchReader, ReadRequest
 from storage.direct import DirectFile, IoMode
 from storage.errors import DirectReadsRefused, DriveError, UnknownTensor
 from storage.expert_cache import ExpertCache, Wave
@@ -18,7 +19,8 @@ from storage.headers import TensorEntry, read_header
 from storage.ids import ExpertId
 from storage.policy import POLICIES
 from storage.waves import Phase
-from tests.storage.readers import MemoryReader, open_reader
+from tests.fakes import GatedDrive
+from tests.storage.readers import MemoryReader, OneFolder, open_reader
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
 Tiny = tuple[dict[str, TensorEntry], dict[ExpertId, ExpertLayout]]
@@ -611,3 +613,32 @@ def test_a_check_ends_the_wait_for_slots_that_reads_nobody_wants_hold() -> None:
     assert len(rig.reader.tickets) == 1
     rig.reader.held = False
     assert rig.step(0, [4]) == [[4]]
+
+
+def test_an_expert_that_was_half_read_when_a_step_was_stopped_is_there_for_the_next(tmp_path: Path) -> None:
+    layout, shard = layout_of(1, 4)
+    (tmp_path / "s").write_bytes(shard)
+    gate = GatedDrive()
+    file = DirectFile.open(tmp_path / "s", system=gate)
+
+    class Stopped(Exception):  # noqa: N818 - a stand-in for what a check raises
+        pass
+
+    def stop_once_begun() -> None:
+        if gate.begun:
+            raise Stopped
+
+    key = ExpertId(0, 3)
+    with (
+        BatchReader(OneFolder({"s": file}), block_bytes=file.block_bytes, depth=1) as reader,
+        ExpertCache(layout, reader, 2, attach=as_views) as cache,
+    ):
+        gate.shut()
+        with pytest.raises(Stopped):
+            list(cache.waves(0, [3], phase="decode", check=stop_once_begun))
+        assert len(gate.begun) == 1 < len(layout[key].extents)
+        threading.Timer(0.1, gate.let, [len(layout[key].extents)]).start()
+        ((resident,),) = [wave.experts for wave in cache.waves(0, [3], phase="decode")]
+        content = [bytes(view) for view in resident.content]
+    file.close()
+    assert content == [shard[part.offset : part.end] for part in layout[key].parts]

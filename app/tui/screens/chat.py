@@ -77,6 +77,10 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
         """Show another conversation; a reply that grows is stopped and kept first."""
         if transcript_id == self.conversation.transcript.id or not self.may_leave():
             return
+        if any(left.id == transcript_id for left in self._left):
+            # Opened now it would be one that another holds, which is ourselves.
+            self.notify("Its reply is still being stopped: open it in a moment.")
+            return
         try:
             transcript = self.artesian.store.open(transcript_id)
         except AppError as error:
@@ -104,6 +108,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
         else:
             self.close_transcript(old.transcript)
         self._editing = self._armed = self._refused = None
+        self._drop_price()
         self.conversation = Conversation(self._session_of(transcript))
         self.note("")
         self.view.show([])

@@ -48,8 +48,8 @@ class Priced:
     """What was asked to be measured, and what is done with the answer."""
 
     ticket: int
-    text: str
-    """What was in the box."""
+    draft: str | None
+    """The text in the box that it is the price of; None for another one."""
     take: Callable[[PromptCost], None]
 
 

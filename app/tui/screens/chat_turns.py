@@ -12,6 +12,7 @@ from app.host import HostEvent, Measured, Opened, OpenFailed, Opening, TurnFaile
 from app.report import said
 from app.sanitize import visible
 from app.transcripts.records import Node
+from app.transcripts.session import ChatSession
 from app.tui.figures import loading_text, price
 from app.tui.screens.chat_frame import ChatFrame, Priced
 from app.tui.widgets.page import MUTED
@@ -100,6 +101,9 @@ class TurnActions(ChatFrame):
     async def _settle(self, rows: ReplyRows) -> None:
         """Put the parts of a long reply together, aside."""
         flows = await asyncio.to_thread(rows.settled)
+        running = self.conversation.running
+        if running is not None and running.rows is rows:
+            return  # it is gone on with, and grows again
         if rows.take_settled(flows) and rows in self.view.messages:
             self.view.changed(self.view.messages.index(rows))
 
@@ -109,7 +113,7 @@ class TurnActions(ChatFrame):
         if transcript.problem is not None:
             self.note(transcript.problem, "$warning")
             self.run_worker(transcript.retry, thread=True, group="retry", exclusive=True, exit_on_error=False)
-        elif transcript.read_only and transcript.refresh():
+        elif transcript.read_only and self.conversation.refresh():
             self.reload()
         self.show_status()
 
@@ -139,9 +143,7 @@ class TurnActions(ChatFrame):
         """Put what could not be sent back into the box."""
         self.prompt.restore(text)
         self._given_back = self.prompt.text
-        self._ticket += 1  # no price that is under way takes the place of this
-        if self._price_timer is not None:
-            self._price_timer.stop()
+        self._drop_price()  # it would take the place of this
         self.note(why, "$warning")
 
     def _answer(self, node: Node, request: TurnRequest) -> None:
@@ -173,6 +175,23 @@ class TurnActions(ChatFrame):
             return
         self._price_soon()
 
+    def _drop_price(self) -> None:
+        """Nothing comes of a price that is under way, nor of one that is about to be asked for."""
+        self._ticket += 1
+        self._priced = None
+        if self._price_timer is not None:
+            self._price_timer.stop()
+
+    def take_model(self, defaults: ChatSession) -> None:
+        """Another model answers from now on, as `defaults` would: what was measured of the old one is no more."""
+        self.conversation.session.take_defaults(defaults)
+        self._refused = self._context_tokens = self._armed = None
+        self._drop_price()
+        self._show_heading()
+        self.show_status()
+        if self.prompt.text.strip():
+            self._price_soon()
+
     def _price_soon(self) -> None:
         if self._price_timer is not None:
             self._price_timer.stop()
@@ -187,16 +206,17 @@ class TurnActions(ChatFrame):
         if editing is not None:
             parent = transcript.node(editing.parent) if editing.parent is not None else None
         what = "edited: " if editing is not None else ""
-        self._measure(self.conversation.draft_request(text, parent), lambda cost: self._show_price(cost, what))
+        request = self.conversation.draft_request(text, parent)
+        self._measure(request, lambda cost: self._show_price(cost, what), draft=text)
 
     def _show_price(self, cost: PromptCost, what: str) -> None:
         state = "warm" if cost.reused_tokens else "cold" if self._is_open else "the model is not loaded yet"
         self.note(f"{price(cost, what=what)} | {state}", MUTED)
         self._shows_price = True
 
-    def _measure(self, request: TurnRequest, take: Callable[[PromptCost], None]) -> None:
+    def _measure(self, request: TurnRequest, take: Callable[[PromptCost], None], *, draft: str | None = None) -> None:
         self._ticket += 1
-        self._priced = Priced(self._ticket, self.prompt.text, take)
+        self._priced = Priced(self._ticket, draft, take)
         self.artesian.host.measure(self._ticket, request)
 
     def _measured(self, event: Measured) -> None:
@@ -209,7 +229,7 @@ class TurnActions(ChatFrame):
         if event.cost is None:
             assert event.error is not None, "no cost, so something kept it from being known"
             why = said(event.error)
-            self._refused = (priced.text, why)
+            self._refused = (priced.draft, why) if priced.draft is not None else None
             self.note(why, "$warning")
             return
         self._refused = None

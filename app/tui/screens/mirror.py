@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from app import paths
 from app.actions import Scope
 from app.drive_job import DriveJob
+from app.errors import AppError
 from app.mirror_text import facts_of, place_remark
 from app.mirror_work import check_job, copy_job, measure_job, remove_job
 from app.mirroring import MirrorDesk, MirrorState
@@ -238,7 +239,10 @@ class MirrorScreen(PanelScreen):
         self.query_one("#mirror-work", Static).update(visible(job_text(job)))
         if not job.is_running and job is not self._settled:  # it may end before it was ever seen running
             self._settled = job
-            context(self.app).settings = load_settings(paths.settings_file())
+            try:
+                context(self.app).settings = load_settings(paths.settings_file())
+            except AppError as error:
+                self.notify(said(error), severity="warning", markup=False)
             self._look()
 
     def _row(self) -> _Row | None:

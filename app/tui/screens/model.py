@@ -19,15 +19,17 @@ from app import paths
 from app.actions import Scope
 from app.errors import AppError
 from app.find_models import Found, find_checkpoints, judge, usual_places
-from app.model_choice import ModelChoice
+from app.model_choice import ModelChoice, holds_config
+from app.report import said
 from app.sanitize import one_line, visible
-from app.settings_edit import edit_settings
+from app.settings_edit import Value, edit_settings
 from app.tui.action_bindings import bindings_of
 from app.tui.context import context
 from app.tui.screens.confirm import AskScreen
 from app.tui.screens.panel import PanelScreen
 from app.tui.widgets.marked_list import MarkedList
 from app.tui.widgets.page import MUTED
+from engine.errors import EngineError
 
 _DEMO_SAID = "A tiny model that knows only Artesian's help, to try the chat with. It is not DeepSeek."
 
@@ -57,7 +59,7 @@ class ModelScreen(PanelScreen):
         """Look around."""
         self._show(is_done=False)
         if self._folder:
-            self._judge(Path(self._folder).expanduser())
+            self._judge(paths.as_named(self._folder).absolute())
         self._look()
 
     @work(thread=True, exclusive=True, exit_on_error=False)
@@ -112,6 +114,10 @@ class ModelScreen(PanelScreen):
         if at is None:
             return
         folder = self._found[at].folder if at < len(self._found) else None
+        if folder is not None and not holds_config(folder):
+            # It would be remembered, and the next start would end with it.
+            self.notify(f"{self._found[at].said} It cannot be used.", severity="warning", markup=False)
+            return
         if _same(folder or paths.demo_folder(), context(self.app).choice):
             self.dismiss()  # it is loaded, and stays what it is named by
         else:
@@ -121,12 +127,15 @@ class ModelScreen(PanelScreen):
         """Ask for a folder, and judge it."""
 
         def check(text: str) -> str:
-            folder = Path(text.strip()).expanduser()
-            return "" if text.strip() and folder.is_dir() else "There is no such folder."
+            try:
+                is_there = bool(text.strip()) and paths.as_named(text.strip()).is_dir()
+            except OSError:  # no name of a file, or below a folder that is not ours to read
+                is_there = False
+            return "" if is_there else "There is no such folder."
 
         def answered(text: str | None) -> None:
             if text is not None:
-                self._judge(Path(text.strip()).expanduser())
+                self._judge(paths.as_named(text.strip()).absolute())
 
         details = "The folder that holds config.json and the .safetensors files."
         self.app.push_screen(AskScreen("The model's folder", details=details, check=check), answered)
@@ -139,16 +148,34 @@ class ModelScreen(PanelScreen):
 
     def _use(self, folder: Path | None) -> None:
         app = context(self.app)
-        try:
-            app.settings = edit_settings(paths.settings_file(), {"model": None if folder is None else str(folder)})
-        except (AppError, OSError) as error:
-            self.notify(visible(f"It is used, but not remembered: {error}"), severity="warning", markup=False)
         if folder is None:
             choice = ModelChoice(folder=paths.demo_folder(), origin="demo", is_demo=True)
         else:
             choice = ModelChoice(folder=folder, origin="settings", is_demo=False)
+        try:
+            app.reopen(choice)
+        except (AppError, EngineError) as error:
+            self.notify(visible(f"It cannot be used: {said(error)}"), severity="error", markup=False)
+            return
+        changes: dict[str, Value] = {"model": None if folder is None else str(folder)}
+        others = self._others_places(folder)
+        try:
+            app.settings = edit_settings(paths.settings_file(), changes | dict.fromkeys(others))
+        except (AppError, OSError) as error:
+            self.notify(visible(f"It is used, but not remembered: {error}"), severity="warning", markup=False)
+        else:
+            if others:
+                text = f"{' and '.join(others)} in the settings were for the other model, and are taken out."
+                self.notify(text, timeout=12)
         self.dismiss()
-        app.reopen(choice)
+
+    def _others_places(self, folder: Path | None) -> list[str]:
+        """Settings that are about the drives of the model so far. The demo leaves them for when that comes back."""
+        settings = context(self.app).settings
+        before = settings.model
+        if folder is None or before is None or paths.as_named(before).resolve() == folder.resolve():
+            return []
+        return [key for key in ("mirror", "split", "drive_weight") if getattr(settings, key) is not None]
 
 
 def _same(folder: Path, choice: ModelChoice) -> bool:

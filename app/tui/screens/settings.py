@@ -126,7 +126,7 @@ class SettingsScreen(PanelScreen):
             self.notify(said(error), severity="error", markup=False)
             return
         if key == "theme":
-            app.take_theme(app.settings.theme or "artesian-dark")
+            app.take_theme(app.settings.theme)
         elif key == "keymap":
             self.app.set_keymap(dict(app.settings.keymap or {}))
         if key not in _AT_ONCE:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "matmul.h"
 #include "pool.h"
@@ -12,6 +13,7 @@ namespace artesian {
 namespace {
 
 constexpr int64_t kWorthWaking = 1 << 18;  // weights
+constexpr int64_t kUsesTogether = 1024;    // their rows and results lie in memory at once: 70 MB of the release's widths
 
 struct Call {
   const Kernels& kernels;
@@ -88,13 +90,10 @@ void down(void* context, int64_t task) {
   }
 }
 
-}  // namespace
-
-void routed_experts(const Kernels& kernels, const RoutedExperts& r) {
+void run_together(const Kernels& kernels, const RoutedExperts& r) {
   static thread_local Scratch memory;
   Call call{kernels, r, r.starts[r.n_experts], 0, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr, nullptr};
   const int64_t uses = call.n_uses, per_expert = (uses + r.n_experts - 1) / r.n_experts;
-  if (uses == 0) return;
   const bool shared = r.n_rows == 1;
   call.x_stride = shared ? 0 : prepared_floats(kernels, 1, r.width);
   call.inner_stride = prepared_floats(kernels, 1, r.inner);
@@ -115,6 +114,29 @@ void routed_experts(const Kernels& kernels, const RoutedExperts& r) {
   run_tasks(r.n_experts * call.up_tasks, up_and_gate, &call, worth);
   run_tasks(uses, prepare_inner, &call, worth);
   run_tasks(r.n_experts * call.down_tasks, down, &call, worth);
+}
+
+}  // namespace
+
+void routed_experts(const Kernels& kernels, const RoutedExperts& r) {
+  const int64_t uses = r.starts[r.n_experts];
+  std::vector<int64_t> starts;
+  for (int64_t from = 0, expert = 0; from < uses;) {
+    while (r.starts[expert + 1] <= from) ++expert;
+    // Whole experts, as many as fit; of one that alone is too much, a part.
+    const int64_t most = std::min(uses, from + kUsesTogether);
+    const int64_t whole = *(std::upper_bound(r.starts, r.starts + r.n_experts + 1, most) - 1);
+    const int64_t to = whole > from ? whole : most;
+    starts.assign(1, 0);
+    for (int64_t e = expert; e < r.n_experts && r.starts[e] < to; ++e) {
+      starts.push_back(std::min(r.starts[e + 1], to) - from);
+    }
+    RoutedExperts part = r;
+    part.experts += expert, part.rows += from, part.targets += from, part.weights += from;
+    part.starts = starts.data(), part.n_experts = static_cast<int64_t>(starts.size()) - 1;
+    run_together(kernels, part);
+    from = to;
+  }
 }
 
 }  // namespace artesian

@@ -104,7 +104,7 @@ async def chat(
     store = TranscriptStore(folder / "transcripts")
     choice = ModelChoice(folder=demo_folder(), origin="demo", is_demo=is_demo)
 
-    def session_of(transcript: Transcript) -> ChatSession:
+    def session_of(transcript: Transcript, _: ModelChoice) -> ChatSession:
         return ChatSession(transcript)
 
     app = ArtesianApp(

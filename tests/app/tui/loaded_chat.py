@@ -91,7 +91,7 @@ def main(load: str, n_tokens: int, folder: Path) -> None:
         choice=choice,
         store=store,
         settings=Settings(),
-        session_of=lambda one: ChatSession(one, sampling=SamplerSettings(temperature=1.0)),
+        session_of=lambda one, _: ChatSession(one, sampling=SamplerSettings(temperature=1.0)),
         transcript=transcript,
         keeps_drafts=False,
     )

@@ -193,7 +193,7 @@ def child(words: argparse.Namespace) -> None:
     switch = Switch(folder / "rounds")
     backend: Backend = Endless(local, switch)  # type: ignore[assignment]
 
-    def session_of(transcript: Transcript) -> ChatSession:
+    def session_of(transcript: Transcript, _: ModelChoice) -> ChatSession:
         return ChatSession(transcript, sampling=SamplerSettings(temperature=1.0, seed=1))
 
     app = RestingApp(

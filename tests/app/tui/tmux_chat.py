@@ -160,7 +160,7 @@ def branches(chat: Chat) -> None:
 def cursor_up(chat: Chat) -> None:
     """Put the block cursor on the last reply. A key right behind it would still be for the box, as no hand types it."""
     chat.tmux.keys("C-Up")
-    chat.tmux.wait(lambda screen: "\n| A " in screen, "block cursor")
+    chat.tmux.wait(lambda screen: f"\n| {ANSWER.split()[0]}" in screen, "block cursor")
 
 
 def look_around(chat: Chat) -> None:

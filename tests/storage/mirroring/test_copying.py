@@ -12,6 +12,7 @@ import pytest
 
 from storage.checkpoint import Checkpoint
 from storage.errors import MirrorBusy, NoSpace, NotVerified, ShardChanged, StorageError, TargetRefused, WriteError
+from storage.mirroring.checking import check_copies
 from storage.mirroring.copying import CopyProgress, locked
 from storage.mirroring.files import WriteCalls
 from storage.mirroring.manifest import read_manifest
@@ -114,6 +115,32 @@ def test_a_pause_holds_the_next_block_until_it_ends(model: Path, target: Path) -
     made.go_on()
     thread.join(10)
     assert named(target) == NAMES
+
+
+def test_a_source_that_was_written_again_is_compared_and_copied_only_where_it_differs(
+    model: Path, target: Path
+) -> None:
+    copier(model, target).run(jobs(model))
+    phases: list[str] = []
+    again = copier(model, target, on_progress=lambda progress: phases.append(progress.phase))
+    assert again.run(jobs(model)) == () and phases == []
+    # One is fetched again as it was, one with another last byte: both have the header and the size they had.
+    shard = model / NAMES[1]
+    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
+    for name in NAMES[:2]:
+        os.utime(model / name, ns=(1, 1))
+    record = read_manifest(target)
+    assert record is not None
+    found = {one.shard: one.error for one in check_copies(target, record, everything=True, sources=model.joinpath)}
+    assert [found[name] is None for name in NAMES] == [False, False, True]
+    assert "was written again since" in str(found[NAMES[0]])
+    assert again.run(jobs(model)) == (NAMES[1],) and set(phases) == {"comparing", "copying", "reading back"}
+    assert_only_whole_copies(model, target)
+    record = read_manifest(target)
+    assert record is not None
+    assert not [one for one in check_copies(target, record, everything=True, sources=model.joinpath) if one.error]
+    phases.clear()
+    assert again.run(jobs(model)) == () and phases == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
