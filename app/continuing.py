@@ -14,7 +14,7 @@ from app.slips import asked
 from app.transcripts.records import Node
 from app.transcripts.reply import ReplyWriter
 from app.transcripts.session import ChatSession
-from app.transcripts.store import TranscriptStore, user_store
+from app.transcripts.store import user_store
 from app.transcripts.transcript import Transcript
 from app.values import Effort
 from engine.events import Event
@@ -22,12 +22,12 @@ from engine.prompt import UserMessage
 from engine.sampler_settings import SamplerSettings
 
 
-def open_continued(name: str, question: str = "", store: TranscriptStore | None = None) -> Transcript:
+def open_continued(name: str, question: str = "") -> Transcript:
     """The transcript that `--continue` names; `question` is what stands behind it, which the name may belong to.
 
     Raises: TranscriptMissing when there is none; TranscriptError when it cannot be read, or another window has it.
     """
-    store = store or user_store()
+    store = user_store()
     if name != LATEST:
         try:
             transcript = store.open(name)

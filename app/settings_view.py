@@ -8,6 +8,7 @@ from app.model_choice import ModelChoice
 from app.sanitize import one_line
 from app.setting_text import known_keys
 from app.settings import Settings, toml_value
+from engine.draft.settings import DEFAULT_MIN_ACCEPT
 from storage.defaults import DEFAULT_DEPTH
 from storage.policy import DEFAULT_POLICY
 
@@ -35,12 +36,12 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "cache_policy": (DEFAULT_POLICY, "Which expert makes room for another."),
     "draft": ("auto", "Whether the draft head proposes tokens; the answer is the same."),
     "draft_max": (_BY_MODEL, "Most drafts that one forward verifies."),
-    "draft_min_accept": ("where it stops paying", "Share of right drafts below which drafting pauses."),
+    "draft_min_accept": (f"{DEFAULT_MIN_ACCEPT:.2f}", "Share of right drafts below which drafting pauses."),
     "theme": ("artesian-dark; none with NO_COLOR", "How the screen looks."),
     "mouse": ("true", "Whether the chat takes the mouse; false leaves it to the terminal."),
     "keymap": ("none moved", "Keys of actions, by the names that help shows in brackets."),
     "ram": ("what is available, less the reserve", "Most memory of the process."),
-    "vram": ("what is free", "Likewise of every GPU."),
+    "vram": ("no GPU is used", "Likewise of every GPU."),
     "reserve": ("a share of all there is", "Memory left to the system."),
     "context": (_BY_PLAN, "Most tokens of a conversation."),
 }

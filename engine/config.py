@@ -218,10 +218,6 @@ class ModelConfig:
         """
         return self._nearest(self.kv_source_layers, layer)
 
-    def index_source_of(self, layer: int) -> int | None:
-        """The layer whose selection this one uses: the nearest index source at or below, None as above."""
-        return self._nearest(self.index_source_layers, layer)
-
     def _nearest(self, sources: tuple[int, ...], layer: int) -> int | None:
         if self.ratio(layer) == 0:
             return None

@@ -81,12 +81,6 @@ def expected_tensors(config: ModelConfig, *, fp8_block: int = 32) -> Tensors:
     return tensors
 
 
-def needed_for_text(config: ModelConfig, *, draft: bool) -> Tensors:
-    """The tensors a text engine must have; with the draft head's when `draft`. Never images, never `bias_vl`."""
-    readers = {Reader.TEXT, Reader.DRAFT} if draft else {Reader.TEXT}
-    return {name: tensor for name, tensor in expected_tensors(config).items() if tensor.reader in readers}
-
-
 def scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
     """Shape of the scales of a weight [rows, columns] with one scale per `block`: the last block may be short."""
     return (-(-shape[0] // block[0]), -(-shape[1] // block[1]))

@@ -4,7 +4,7 @@ The one thing a reader would get wrong: text and control tokens never meet in on
 added vocabulary, so whatever a user types stays text; a control token only ever comes from `id_of`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,6 @@ USER = "<｜User｜>"
 ASSISTANT = "<｜Assistant｜>"
 THINK = "<think>"
 END_THINK = "</think>"
-DSML = "｜DSML｜"
 REMINDER = "<｜latest_reminder｜>"
 GROUNDING = tuple(f"<｜{slash}{name}｜>" for name in ("ref", "box", "point", "polygon") for slash in ("", "/"))
 """Markers the model writes around things it points at in a picture."""
@@ -109,20 +108,6 @@ class ChatTokenizer:
     def encode_plain(self, text: str) -> list[int]:
         """The ids of text as text: no control token, whatever it spells. Lone surrogates are repaired first."""
         return self._plain.encode(repair(text), add_special_tokens=False).ids
-
-    def encode_marked(self, text: str, special: Iterable[tuple[int, int]]) -> list[int]:
-        """The ids of a prompt: each range of `special` is one control token, everything between is plain text.
-
-        `special` holds half-open, ascending code point ranges of `text`.
-        Raises: TokenizerError if a range spells a token this tokenizer lacks.
-        """
-        ids: list[int] = []
-        done = 0
-        for start, end in special:
-            ids += self.encode_plain(text[done:start]) if start > done else []
-            ids.append(self.id_of(text[start:end]))
-            done = end
-        return ids + (self.encode_plain(text[done:]) if done < len(text) else [])
 
     def token_bytes(self, token: int) -> bytes | None:
         """The bytes a token stands for, a control token's being its spelling; None for an id outside the vocabulary.

@@ -136,11 +136,3 @@ class Arena:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def slots_within(budget_bytes: int, stride_bytes: int) -> int:
-    """How many slots an arena may have so that its ceiling stays within `budget_bytes`."""
-    n_slots = budget_bytes // stride_bytes
-    while n_slots and n_slots * stride_bytes + HUGE_PAGE_BYTES > budget_bytes:
-        n_slots -= 1
-    return n_slots

@@ -1,4 +1,4 @@
-"""Names for the integers that look alike: experts, slots, rows.
+"""Names for the integers that look alike: experts and slots.
 
 A draft stage's layer number is the number of backbone layers plus the stage, so that one layer number says everything.
 """
@@ -7,9 +7,6 @@ from typing import NamedTuple, NewType
 
 SlotIndex = NewType("SlotIndex", int)
 """A slot, counted from the first one of its table."""
-
-RowId = NewType("RowId", int)
-"""A row of a row table, counted from the first one; above 2^31 in the released engram tables."""
 
 
 class ExpertId(NamedTuple):

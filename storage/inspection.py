@@ -33,7 +33,7 @@ def inspect(folder: Path, *, splits: Sequence[Path] = ()) -> Inventory:
     unusable = {place: error for place in (folder, *splits) if (error := unusable_folder(place)) is not None}
     problems = [Problem(error=error, blocks=True) for error in unusable.values()]
     places = [place for place in (folder, *splits) if place not in unusable]
-    index, index_error = _index_of(places, folder, problems)
+    index, index_error = _index_of(places, problems)
     names = {place: _shard_names(place, problems) for place in places}
     found = sorted({name for listed in names.values() for name in listed})
     wanted = list(index.shards) if index is not None else _series(found)
@@ -90,9 +90,7 @@ def unusable_folder(folder: Path) -> StorageError | None:
         return DriveError.of(refused, folder, None)
 
 
-def _index_of(
-    places: Sequence[Path], folder: Path, problems: list[Problem]
-) -> tuple[ShardIndex | None, StorageError | None]:
+def _index_of(places: Sequence[Path], problems: list[Problem]) -> tuple[ShardIndex | None, StorageError | None]:
     """The one index of all folders. One in a second folder must say the same."""
     index: ShardIndex | None = None
     first_error: StorageError | None = None

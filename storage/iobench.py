@@ -91,7 +91,6 @@ class ArmResult:
 class Progress:
     """How far a measurement is."""
 
-    round_number: int
     elapsed_s: float
     read_bytes: int
 
@@ -235,7 +234,7 @@ class Measurement:
                     turns[arm] = n_bytes / took_s
                     read_bytes += n_bytes
                     elapsed_s = self._clock() - began
-                    on_progress(Progress(round_number=n_rounds + 1, elapsed_s=elapsed_s, read_bytes=read_bytes))
+                    on_progress(Progress(elapsed_s=elapsed_s, read_bytes=read_bytes))
                 n_rounds += 1
                 for arm, rate in turns.items():
                     rates[arm].append(rate)

@@ -219,7 +219,7 @@ def answer(options: AskOptions, settings: Settings, choice: ModelChoice, backend
         stop = undo.enter_context(StopKey())
         undo.callback(backend.close)
         if options.continued is not None:
-            going_on = undo.enter_context(closing(go_on_with(options, settings, choice, request)))
+            going_on = undo.enter_context(closing(go_on_with(options, settings, request)))
             request = replace(going_on.request, replay=options.replay)
         if choice.is_demo:
             sys.stderr.write(_DEMO_NOTE)
@@ -237,7 +237,7 @@ def say(text: str) -> None:
     sys.stderr.write(f"artesian: {one_line(text)}\n")
 
 
-def go_on_with(options: AskOptions, settings: Settings, choice: ModelChoice, request: TurnRequest) -> Continuation:
+def go_on_with(options: AskOptions, settings: Settings, request: TurnRequest) -> Continuation:
     """The saved conversation and its next turn; `request` is what a conversation of its own would begin with.
 
     Raises: what `open_continued` raises; UsageError without a question where no reply was cut off.

@@ -31,7 +31,10 @@ _DEPENDENCIES = (
     "tokenizers",
     "deepseek-recipe",
     "textual",
+    "markdown-it-py",
+    "pygments",
     "cyclopts",
+    "tomlkit",
     "platformdirs",
     "psutil",
 )

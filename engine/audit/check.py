@@ -69,9 +69,9 @@ def having(view: View, accept: Callable[[str], bool], *, stage: bool = False) ->
     return [name for (of_stage, role), names in roles if of_stage == stage and accept(role) for name in names]
 
 
-def exactly(view: View, roles: frozenset[str], *, stage: bool = False) -> Iterator[Finding]:
-    """A fault for each tensor of these roles that is missing or extra, over all backbone layers (or draft stages)."""
-    yield from view.demand(having(view, roles.__contains__, stage=stage))
+def exactly(view: View, roles: frozenset[str]) -> Iterator[Finding]:
+    """A fault for each tensor of these roles that is missing or extra, over all backbone layers."""
+    yield from view.demand(having(view, roles.__contains__))
     for name, place in view.extras.items():
-        if place is not None and place.stage == stage and place.role in roles:
+        if place is not None and not place.stage and place.role in roles:
             yield view.unexpected(name)

@@ -12,9 +12,8 @@ from engine.kernels.native_path import NativeKernels
 
 @dataclass(slots=True)
 class CallTime:
-    """Calls of the library so far, and how long they took."""
+    """How long the calls of the library took so far."""
 
-    n_calls: int = 0
     seconds: float = 0.0
 
 
@@ -34,7 +33,6 @@ class _Timed:
                 return function(*arguments)
             finally:
                 spent.seconds += time.perf_counter() - before
-                spent.n_calls += 1
 
         setattr(self, name, timed)
         return timed

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.backends.base import Backend
 from app.cli import main
-from tests.fakes import ScriptedBackend
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-a" / "checkpoint"
 Output = pytest.CaptureFixture[str]
@@ -90,11 +88,3 @@ def test_too_little_memory_is_refused_with_what_would_fit(command: list[str], ca
     assert main([*command, "--ram", "100MB"]) == 3
     err = capsys.readouterr().err
     assert "may take 100 MB of " in err and "It fits with --ram " in err
-
-
-def test_ctrl_c_before_anything_was_drawn_is_a_word_and_a_code(
-    use_backend: Callable[[Backend], None], capsys: Output
-) -> None:
-    use_backend(ScriptedBackend(failure=KeyboardInterrupt()))
-    assert main(["ask", "hi"]) == 130
-    assert capsys.readouterr().err.endswith("artesian: stopped\n")

@@ -28,13 +28,6 @@ def shard_with(folder: Path, tensor: str) -> Path:
     return folder / weight_map[tensor]
 
 
-def header_of(path: Path) -> Json:
-    """The header of a shard, as it is written."""
-    raw = path.read_bytes()
-    made: Json = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    return made
-
-
 def edit_header(path: Path, edit: Callable[[Json], object]) -> None:
     """Change the header of a shard and keep its data; offsets count from the header's end, so they stay true."""
     raw = path.read_bytes()

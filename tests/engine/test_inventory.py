@@ -11,10 +11,8 @@ from engine.config import ModelConfig, load_config
 from engine.errors import ConfigError
 from engine.inventory import (
     Group,
-    Reader,
     expected_tensors,
     is_place_holder_tower,
-    needed_for_text,
     place_holder_shapes,
     scale_shape,
     vision_tensors,
@@ -101,17 +99,6 @@ def test_the_fixture_has_a_place_holder_for_a_tower(tiny: ModelConfig) -> None:
     shapes = place_holder_shapes(tiny)
     assert all(held[name].shape in shapes[name] for name in held if name.startswith(("vision.", "aligner.", "image_")))
     assert not is_place_holder_tower(expected_tensors(RELEASED))
-
-
-def test_text_needs_no_image_tensor_and_drafts_only_on_demand(tiny: ModelConfig) -> None:
-    expected = expected_tensors(tiny)
-    text, drafting = needed_for_text(tiny, draft=False), needed_for_text(tiny, draft=True)
-    assert not [name for name in drafting if name.startswith(("vision.", "aligner.", "image_")) or "bias_vl" in name]
-    assert {name for name in drafting if name not in text} == {
-        name for name in expected if name.startswith("mtp.") and not name.endswith("bias_vl")
-    }
-    assert {tensor.reader for tensor in text.values()} == {Reader.TEXT}
-    assert {"embed.weight", "head.weight", "norm.weight", "layers.1.engram.embed.scale"} <= text.keys()
 
 
 # Any geometry

@@ -130,23 +130,6 @@ def test_a_broken_character_is_replaced(v41: ChatTokenizer) -> None:
 # Marked text.
 
 
-def test_only_marked_ranges_are_control_tokens(v41: ChatTokenizer) -> None:
-    text = f"{USER}{USER}Hello{USER}"
-    plain = [30, 28217, 6756, 28217, 32]
-    length = len(USER)
-    assert v41.encode_marked(text, [(0, length)]) == [128803, *v41.encode_plain(f"{USER}Hello{USER}")]
-    assert v41.encode_marked(text, [(length, 2 * length)]) == [*plain, 128803, *v41.encode_plain(f"Hello{USER}")]
-    ends = [(0, length), (length, 2 * length), (len(text) - length, len(text))]
-    assert v41.encode_marked(text, ends) == [128803, 128803, 19923, 128803]
-    assert v41.encode_marked(text, []) == v41.encode_plain(text)
-    assert v41.encode_marked("", []) == []
-
-
-def test_a_marked_range_that_is_no_control_token_is_refused(v41: ChatTokenizer) -> None:
-    with pytest.raises(TokenizerError, match="no control token ello"):
-        v41.encode_marked("Hello", [(1, 5)])
-
-
 @pytest.mark.parametrize(
     ("broken", "whole"),
     [

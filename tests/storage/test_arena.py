@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.arena import HUGE_PAGE_BYTES, Arena, locate, place, slots_within, span_bytes, stride_for
+from storage.arena import HUGE_PAGE_BYTES, Arena, locate, place, span_bytes, stride_for
 from storage.errors import ArenaTooLarge
 from storage.extents import Extent, align
 from storage.ids import SlotIndex
@@ -77,14 +77,6 @@ def test_an_arena_takes_no_more_than_its_ceiling_and_the_ceiling_is_the_slots_an
         for i in range(4):
             np.frombuffer(arena.slot(SlotIndex(i)), dtype=np.uint8).fill(1)
         assert 3 * stride < _anonymous_bytes() - before <= arena.ceiling_bytes + HUGE_PAGE_BYTES
-
-
-@given(st.integers(0, 1 << 40), st.integers(1, 1 << 12))
-def test_slots_within_a_budget_never_exceed_it_and_waste_less_than_one_more(budget: int, pages: int) -> None:
-    stride = pages * PAGE_BYTES
-    n_slots = slots_within(budget, stride)
-    assert n_slots == 0 or n_slots * stride + HUGE_PAGE_BYTES <= budget
-    assert (n_slots + 1) * stride + HUGE_PAGE_BYTES > budget
 
 
 def test_a_view_that_outlives_the_arena_stays_readable() -> None:

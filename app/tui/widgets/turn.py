@@ -245,24 +245,9 @@ class ReplyRows:
         return self._width
 
     @property
-    def notices(self) -> Sequence[str]:
-        """What was reported while it was made."""
-        return self._notices
-
-    @property
-    def progress(self) -> Sequence[str]:
-        """The lines in place of the reply."""
-        return self._progress
-
-    @property
     def error(self) -> str:
         """What it failed of, or ""."""
         return "" if self._error is None else self._error[0]
-
-    @property
-    def footer(self) -> str:
-        """The figures in one line."""
-        return " | ".join(self._footer)
 
     # its rows
 

@@ -140,5 +140,7 @@ def test_a_stranger_may_write_anything_of_the_runs(session: ChatSession) -> None
         run = json.dumps({"kind": "run", "id": "m2", "run": {"first": first, "max_tokens": -3, "sampling": 7}})
         path.write_text("\n".join([*lines, run]) + "\n")
         with Transcript(path, FileOps(), exists=True) as again:
-            for step in steps(again.path()):
+            found = steps(again.path())
+            assert found
+            for step in found:
                 assert step.ids and step.request.max_tokens >= 1

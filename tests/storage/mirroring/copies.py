@@ -50,18 +50,17 @@ def copier(
 
 
 class Failing(WriteCalls):
-    """Fails the n-th call that changes something, once or from then on, with this errno."""
+    """Fails the n-th call that changes something with this errno."""
 
-    def __init__(self, n: int, number: int = errno.ENOSPC, *, for_good: bool = False) -> None:
+    def __init__(self, n: int, number: int = errno.ENOSPC) -> None:
         self._n = n
         self._number = number
-        self._for_good = for_good
         self.n_calls = 0
         self.failed: list[str] = []
 
     def _count(self, name: str) -> None:
         self.n_calls += 1
-        if self.n_calls == self._n or (self._for_good and self.n_calls > self._n):
+        if self.n_calls == self._n:
             self.failed.append(name)
             raise OSError(self._number, os.strerror(self._number))
 
