@@ -1,4 +1,6 @@
+import signal
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,19 @@ def test_what_cannot_be_taken_is_said(tmp_path: Path, script: str, message: str)
 def test_an_editor_that_is_not_there_is_named(environ: dict[str, str], message: str) -> None:
     with pytest.raises(EditorError, match=message):
         editor_command(environ)
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_an_error_of_the_editor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = _editor(tmp_path, "true")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(EditorError, match="No such file"):
+        edit("text", environ)
+
+
+def test_an_interrupt_while_the_editor_has_the_terminal_is_the_editors(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    environ = _editor(tmp_path, 'trap : INT; kill -INT $PPID; kill -INT $$; printf after > "$2"')
+    assert edit("text", environ) == "after"  # it heard of the signal, and we did not end of ours
+    assert signal.getsignal(signal.SIGINT) is before

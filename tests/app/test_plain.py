@@ -325,3 +325,38 @@ def test_line_mode_is_taken_where_a_screen_cannot_be(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr, raising=False)
     assert wants_plain({"TERM": term}) is plain
+
+
+def test_the_open_conversation_is_not_opened_a_second_time(
+    chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat("one")
+    (info,) = TranscriptStore(tmp_path / "transcripts").list()
+    assert chat(f"/resume {info.id}", f"/resume {info.id}", "two") is ExitCode.DONE
+    assert "This is that conversation." in capsys.readouterr().err
+    (info,) = TranscriptStore(tmp_path / "transcripts").list()
+    assert info.n_messages == 4
+
+
+def test_bytes_that_are_no_text_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str | Exception] = [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "fine"]
+
+    def typed(prompt: str) -> str:
+        line = lines.pop(0)
+        if isinstance(line, Exception):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", typed)
+    settings = Settings()
+    plain = PlainChat(
+        backend_factory=lambda choice: ScriptedBackend(),
+        choice=choose_model(None, settings, environ={}),
+        store=TranscriptStore(Path("/nowhere")),
+        settings=settings,
+        session_of=lambda transcript, _: ChatSession(transcript),
+    )
+    assert plain._line_of_terminal("> ") == "fine"
+    assert "not UTF-8" in capsys.readouterr().err

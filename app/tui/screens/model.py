@@ -62,7 +62,7 @@ class ModelScreen(PanelScreen):
             self._judge(paths.as_named(self._folder).absolute())
         self._look()
 
-    @work(thread=True, exclusive=True, exit_on_error=False)
+    @work(thread=True, group="look", exclusive=True, exit_on_error=False)
     def _look(self) -> None:
         worker = get_current_worker()
         app = context(self.app)

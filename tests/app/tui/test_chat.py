@@ -2,13 +2,17 @@
 
 import random
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from textual.events import Key
 
 from app.actions import of_scope
-from app.backends.base import PromptCost
+from app.backends.base import PromptCost, TurnRequest
+from app.host import Measured
+from app.model_choice import ModelChoice
+from app.transcripts.session import ChatSession
 from app.transcripts.store import TranscriptStore
 from app.tui.app import ArtesianApp
 from app.tui.screens.chat import ChatScreen
@@ -584,3 +588,98 @@ async def test_a_window_that_is_too_small_says_so(tmp_path: Path, size: tuple[in
         await pilot.resize_terminal(80, 24)
         await wait_until(pilot, lambda: "all actions" in screen_text(app))
         await wait_until(pilot, lambda: app.focused is app.chat.prompt.editor)
+
+
+async def test_a_price_that_comes_in_another_conversation_answers_nothing_there(tmp_path: Path) -> None:
+    backend = CueBackend(said("first"))
+    async with chat(tmp_path, backend) as (app, pilot):
+        await send(pilot, "one")
+        await wait_until(pilot, lambda: app.chat.conversation.running is None and len(backend.turns) == 1)
+        asked: list[int] = []
+        app.host.measure = lambda ticket, request: asked.append(ticket)  # type: ignore[method-assign]
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: len(asked) == 1)
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: app.chat.conversation.transcript.head is None)
+        app.host.mailbox.put(Measured(ticket=asked[0], cost=backend.cost))
+        await send(pilot, "two")
+        await wait_until(pilot, lambda: app.chat.conversation.running is None and len(backend.turns) == 2)
+        assert [node.text for node in app.chat.conversation.transcript.path()] == ["two", "yes"]
+
+
+async def test_another_model_brings_its_own_defaults_and_forgets_what_the_old_one_refused(tmp_path: Path) -> None:
+    backend = CueBackend()
+    backend.failure_to_measure = PromptError("the prompt is too long for the demo")
+    async with chat(tmp_path, backend) as (app, pilot):
+        app._session_of = lambda one, model: ChatSession(one, effort=None if model.is_demo else "high")
+        assert app.chat.conversation.session.effort is None
+        await pilot.press(*"hello")
+        await wait_until(pilot, lambda: "too long for the demo" in screen_text(app))
+        backend.failure_to_measure = None
+        backend.let_open()
+        app.reopen(ModelChoice(folder=tmp_path, origin="settings", is_demo=False))
+        assert app.chat.conversation.session.effort == "high"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: [turn.effort for turn in backend.turns] == ["high"])
+        await wait_until(pilot, lambda: app.chat.conversation.running is None)
+        app.chat.action_think("low")
+        backend.let_open()
+        app.reopen(app.choice)
+        assert app.chat.conversation.session.effort == "low"  # the user said so
+
+
+async def test_a_conversation_that_is_still_being_stopped_is_not_opened_a_second_time(tmp_path: Path) -> None:
+    stops = threading.Event()
+
+    class Slow(CueBackend):
+        def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
+            yield from super().generate(request, lambda: should_stop() and stops.is_set())
+
+    backend = Slow([TextDelta(text="a part"), None, *said("the rest")])
+    async with chat(tmp_path, backend) as (app, pilot):
+        await send(pilot, "one")
+        await wait_until(pilot, lambda: "a part" in screen_text(app))
+        first = app.chat.conversation.transcript.id
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: app.chat.conversation.transcript.id != first)
+        app.open_transcript(first)
+        assert app.chat.conversation.transcript.id != first
+        stops.set()
+        backend.cue()
+        await wait_until(pilot, lambda: not app.chat._left)
+        app.open_transcript(first)
+        assert app.chat.conversation.transcript.id == first and not app.chat.conversation.transcript.read_only
+
+
+async def test_a_long_reply_that_is_gone_on_with_while_it_is_put_together_goes_on_growing(tmp_path: Path) -> None:
+    backend = CueBackend(
+        [TextDelta(text="word " * 2_000), turn_done("length")], [None, TextDelta(text="more"), turn_done()]
+    )
+    async with chat(tmp_path, backend) as (app, pilot):
+        await send(pilot, "one")
+        await wait_until(pilot, lambda: len(backend.turns) == 1 and app.chat.conversation.running is None)
+        app.chat.action_continue_reply()
+        await wait_until(pilot, lambda: len(backend.turns) == 2)
+        running = app.chat.conversation.running
+        assert running is not None and running.rows.is_long
+        await app.chat._settle(running.rows)
+        backend.cue()
+        await wait_until(pilot, lambda: app.chat.conversation.running is None)
+        assert app.chat.conversation.transcript.path()[-1].text.endswith("word more")
+
+
+async def test_a_reply_that_grows_in_another_window_is_followed_here(tmp_path: Path) -> None:
+    backend = CueBackend([TextDelta(text="The first "), None, TextDelta(text="and the second"), turn_done()])
+    async with chat(tmp_path, backend) as (app, pilot):
+        await send(pilot, "go")
+        await wait_until(pilot, lambda: "The first" in screen_text(app))
+        async with chat(tmp_path, CueBackend(), resume=app.chat.conversation.transcript.id) as (other, other_pilot):
+
+            def looked(text: str) -> bool:
+                other.chat.check_saved()
+                return text in screen_text(other)
+
+            await wait_until(other_pilot, lambda: looked("being written in another window"))
+            backend.cue()
+            await wait_until(other_pilot, lambda: looked("The first and the second"))
+            await wait_until(other_pilot, lambda: not looked("being written in another window"))

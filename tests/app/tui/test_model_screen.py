@@ -102,3 +102,52 @@ async def test_leaving_ends_the_look(models: Path) -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: not isinstance(app.screen, ModelScreen))
         await wait_until(pilot, lambda: all(worker.is_finished for worker in app.workers))
+
+
+@pytest.mark.parametrize("text", ["~nobody-of-this-name/models", "x" * 5_000, "  "])
+async def test_what_is_no_folder_at_all_is_said_and_the_chat_goes_on(models: Path, text: str) -> None:
+    app = Stage(screen=ModelScreen(places=[models]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _looked(pilot, app, "1 checkpoint found.")
+        await pilot.press("f")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskScreen))
+        app.screen.query_one(Input).value = text
+        await pilot.press("enter")
+        problem = app.screen.query_one("#dialog-problem", Static)
+        await wait_until(pilot, lambda: "no such folder" in str(problem.render()))
+
+
+async def test_a_folder_that_holds_no_checkpoint_is_not_used(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    app = Stage(screen=ModelScreen(str(tmp_path / "empty"), places=[]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: len(_entries(app)) == 2)
+        await pilot.press("home", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, ModelScreen) and not app.opened and not paths.settings_file().exists()
+
+
+async def test_another_model_takes_the_drives_of_the_old_one_out_of_the_settings(models: Path, tmp_path: Path) -> None:
+    paths.settings_file().parent.mkdir(parents=True)
+    text = f'model = "{tmp_path}/old"\nmirror = ["/old"]\ndrive_weight = ["/old=2"]\ntop_k = 3\n'
+    paths.settings_file().write_text(text)
+    app = Stage(screen=ModelScreen(places=[models]), settings=load_settings(paths.settings_file()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _looked(pilot, app, "1 checkpoint found.")
+        await pilot.press("home", "enter")
+        await wait_until(pilot, lambda: len(app.opened) == 1)
+        settings = load_settings(paths.settings_file())
+        assert settings.model == str(models / "v41 [bold]x") and settings.top_k == 3
+        assert settings.mirror is None and settings.drive_weight is None
+
+
+async def test_a_model_named_from_where_one_stands_is_remembered_from_the_root(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Stage(screen=ModelScreen("models/v41 [bold]x", places=[]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: len(_entries(app)) == 2)
+        await pilot.press("home", "enter")
+        await wait_until(pilot, lambda: len(app.opened) == 1)
+        assert load_settings(paths.settings_file()).model == str(models / "v41 [bold]x")
