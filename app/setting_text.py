@@ -45,7 +45,11 @@ def value_of(key: str, text: str) -> object:
 def _pairs(text: str) -> dict[str, str] | str:
     """`action = keys, action = keys`, as the settings are shown; keys may have commas of their own."""
     parts = [part.partition("=") for part in re.split(r",\s*(?=\w+\s*=)", text)]
-    return {name.strip(): keys.strip() for name, _, keys in parts} if all(sep for _, sep, _ in parts) else text
+    return (
+        {name.strip(): keys.strip().strip("\"'") for name, _, keys in parts}
+        if all(sep for _, sep, _ in parts)
+        else text
+    )
 
 
 def require_known(key: str) -> None:

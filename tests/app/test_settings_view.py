@@ -72,3 +72,13 @@ def test_it_is_safe_for_a_terminal(tmp_path: Path) -> None:
     settings = Settings(model=f"{tmp_path}/\x1b[31m\n\u202e")
     (model, *_) = effective(settings, choose_model(None, settings, environ={}), environ={})
     assert model.value == f"{tmp_path}/\u241b[31m\u240a<U+202E>"
+
+
+def test_keys_are_changed_in_the_form_they_are_shown_in() -> None:
+    moved = {"regenerate": "ctrl+e,f5", "stop": "f8"}
+    shown = effective(Settings(keymap=moved), choose_model(None, Settings(), environ={}), environ={})
+    text = next(one.value for one in shown if one.key == "keymap")
+    assert value_of("keymap", text) == moved
+    assert value_of("keymap", 'regenerate = "ctrl+e"') == {"regenerate": "ctrl+e"}
+    with pytest.raises(SettingsError, match="keymap cannot be"):
+        value_of("keymap", "ctrl+e")

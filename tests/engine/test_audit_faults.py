@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.audit import CHECKS, Fault, Outcome, Report, audit
+from engine.audit import CHECKS, Fault, Outcome, Report, audit, view
 from engine.audit.records import MAX_FAULTS
+from engine.config import ModelConfig
+from engine.inventory import Tensors
 from tests.engine.audit_files import (
     INDEX,
     TINY,
@@ -466,3 +468,21 @@ def test_a_tokenizer_that_is_not_there_yet_is_waited_for(tiny: Path) -> None:
     (tiny / "tokenizer.json").unlink()
     report = audit(tiny)
     assert failing(report) == set() and undecided(report) == {"text.tokenizer"}
+
+
+def test_a_config_of_half_a_million_experts_is_refused_before_their_tensors_are_listed(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    original = view.expected_tensors
+
+    def noted(config: ModelConfig, *, fp8_block: int) -> Tensors:
+        listed.append(config)
+        return original(config, fp8_block=fp8_block)
+
+    monkeypatch.setattr(view, "expected_tensors", noted)
+    set_in_configs(tiny, "n_routed_experts", "n_routed_experts", 65_536)
+    assert "config.sizes" in failing(audit(tiny)) and not listed
+    set_in_configs(tiny, "n_routed_experts", "n_routed_experts", 16)
+    audit(tiny)
+    assert listed

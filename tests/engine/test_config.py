@@ -487,3 +487,15 @@ def test_selection_and_latents_may_come_from_different_layers() -> None:
     assert 24 in RELEASED.index_source_layers and not {25, 26} & {*RELEASED.index_source_layers}
     assert [RELEASED.kv_source_of(layer) for layer in (26, 20, 1)] == [20, 20, None]
     assert (RELEASED.ratio(19), RELEASED.ratio(20)) == (2, 1)
+
+
+@pytest.mark.parametrize(("key", "value"), [("beta_fast", 0), ("beta_slow", 0)])
+def test_a_correction_of_rotations_that_divides_by_nothing_is_refused(tmp_path: Path, key: str, value: float) -> None:
+    nested = nested_of()
+    nested["text_config"]["rope_scaling"][key] = value
+    with pytest.raises(ConfigError, match=rf"rope_scaling\.{key} is"):
+        load_config(write(tmp_path, nested=nested))
+    nested = nested_of()
+    nested["text_config"]["compress_rope_theta"] = 1
+    with pytest.raises(ConfigError, match="compress_rope_theta is"):
+        load_config(write(tmp_path, nested=nested))

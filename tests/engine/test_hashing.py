@@ -9,6 +9,7 @@ import pytest
 from safetensors import safe_open
 
 from engine.config import ModelConfig, load_config
+from engine.engram import EngramFront
 from engine.errors import ConfigError, TokenizerError
 from engine.hashing import compressed_map, engram_tables, fold, lookback, require_declared_rows, row_ids
 from engine.hashing.tables import is_prime
@@ -397,3 +398,20 @@ def test_ids_with_a_gap_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(TokenizerError, match="gap"):
         compressed_map(path, n_classes=435)
+
+
+def test_as_many_columns_as_are_plausible_are_drawn_in_one_pass(tiny: ModelConfig) -> None:
+    config = dataclasses.replace(
+        tiny, engram_layer_ids=(1, 2), engram_max_ngram_size=9, engram_n_heads=256, engram_vocab_size=2
+    )
+    primes = [prime for table in engram_tables(config) for size in table.primes for prime in size]
+    # The 4,096th prime: The On-Line Encyclopedia of Integer Sequences, A000040.
+    assert len(primes) == 4096 and primes[:4] == [2, 3, 5, 7] and primes[-1] == 38_873
+    with pytest.raises(ConfigError, match="columns are possible"):
+        engram_tables(dataclasses.replace(config, engram_n_heads=257))
+
+
+def test_a_pad_token_that_the_tokenizer_has_not_is_named(tiny: ModelConfig) -> None:
+    token_map = np.zeros(tiny.engram_pad_id, dtype=np.int64)
+    with pytest.raises(TokenizerError, match=f"engram_pad_id {tiny.engram_pad_id} is none of the tokenizer's"):
+        EngramFront(tiny, engram_tables(tiny), token_map)

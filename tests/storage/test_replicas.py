@@ -16,6 +16,7 @@ from storage import errors
 from storage.batch import BatchReader, ReadRequest, Replicas
 from storage.checkpoint import Checkpoint
 from storage.copies import find_copies
+from storage.direct import DirectFile
 from storage.drives import DriveFacts
 from storage.errors import DriveError
 from storage.extents import Extent
@@ -546,6 +547,26 @@ def test_a_drive_that_answers_again_is_read_again_after_its_files_were_checked(m
         assert set(_reads_of(files)) == {A, B} and checkpoint.replicas.demoted() == ()
         # And once more: it is not forgiven for ever.
         assert checkpoint.replicas.demote(checkpoint.replicas.copies(NAMES[0])[1], lost) is not None
+
+
+def test_a_drive_that_answers_after_the_files_were_closed_changes_nothing(model: Path, mirror: Path) -> None:
+    opened: list[DirectFile] = []
+    n_open = len([*Path("/proc/self/fd").iterdir()])
+
+    def reopen(path: Path) -> DirectFile:
+        opened.append(DirectFile.open(path, "buffered"))
+        if len(opened) == len(NAMES):
+            files.close()  # the drive took its time
+        return opened[-1]
+
+    with Checkpoint.open(model, mirrors=[mirror], find_drive=EACH_ITS_OWN) as checkpoint:
+        copies = [copy for name in NAMES for copy in checkpoint.replicas.copies(name)]
+        lost = DriveError.of(OSError(errno.EIO, "gone"), mirror / NAMES[0], 0)
+        files = ReplicaFiles(checkpoint.replicas, {c: DirectFile.open(c.path, "buffered") for c in copies}, reopen)
+        files.demote(next(one for one in map(_opened(files), range(50)) if one.drive == B), lost)
+        assert files.take_back(B, checkpoint.headers) is not None
+        assert checkpoint.replicas.demoted() == (B,)
+    assert len(opened) == len(NAMES) and len([*Path("/proc/self/fd").iterdir()]) == n_open
 
 
 @pytest.mark.parametrize("change", ["header", "cut", "gone"])

@@ -15,8 +15,11 @@ from app.transcripts import lines
 from app.transcripts.files import FileOps
 from app.transcripts.lines import Damage, encode
 from app.transcripts.load import Loaded, load
+from app.transcripts.plain import from_plain, to_plain
 from app.transcripts.transcript import Transcript
+from engine.events import TurnStats
 from tests.app.transcripts.chats import chat
+from tests.fakes import turn_done
 
 
 def _load(data: bytes) -> Loaded:
@@ -235,3 +238,10 @@ def test_long_chains_and_endless_runs_and_notices_cost_their_length() -> None:
     loaded = _load(_file(_user("a"), _reply("r", "a"), *(more * 10_000)))
     reply = loaded.tree.node("r")
     assert len(reply.runs) == len(reply.notices) == 1000 == len(loaded.damage)
+
+
+@pytest.mark.parametrize("figure", ["1e999", "-1e999", "9" * 400, "true", '"1"'])
+def test_a_figure_that_is_no_finite_number_is_not_taken(figure: str) -> None:
+    stats = json.loads(json.dumps(to_plain(turn_done().stats)))
+    assert from_plain(TurnStats, stats) == turn_done().stats
+    assert from_plain(TurnStats, stats | {"prefill_s": json.loads(figure)}) is None
