@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Literal, Protocol, TextIO
 
 from app.backends.base import TurnRequest
-from app.report import envelope, format_bytes, format_per_second, format_seconds
+from app.report import envelope, format_bytes, with_rate
 from app.sanitize import Stream, one_line
 from app.streams import ClosedStream
 from engine.events import DraftStats, DriveFigures, Event, TextDelta, ThinkingDelta, TokenDrawn, TurnDone, as_json
@@ -157,10 +157,10 @@ def figures(done: TurnDone, request: TurnRequest) -> str:
     """One line of what the turn took, and a second when it ended for another reason than its own."""
     stats = done.stats
     drawn = stats.answer_tokens + stats.thinking_tokens
-    parts = [_with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
+    parts = [with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
     read_tokens = stats.prompt_tokens - stats.reused_tokens
     reused = f", {stats.reused_tokens:,} reused" if stats.reused_tokens else ""
-    parts.append(_with_rate(f"read {read_tokens:,}", read_tokens, stats.prefill_s) + reused)
+    parts.append(with_rate(f"read {read_tokens:,}", read_tokens, stats.prefill_s) + reused)
     waited = stats.wait_s / max(stats.prefill_s + stats.decode_s, 1e-9)
     parts.append(f"drives {format_bytes(stats.read_bytes)}{_by_drive(stats.drives)}, wait {waited:.0%}")
     n_experts = stats.expert_hits + stats.expert_misses
@@ -191,12 +191,6 @@ def _by_drive(drives: Sequence[DriveFigures]) -> str:
         for drive in drives
     )
     return f" ({', '.join(each)})"
-
-
-def _with_rate(what: str, count: int, seconds: float) -> str:
-    # A time too short to show gives a rate that means nothing: the first token comes with the prompt.
-    rate = format_per_second(count, seconds) if seconds >= 0.05 else ""
-    return f"{what} in {format_seconds(seconds)}" + (f" ({rate})" if rate else "")
 
 
 def _why(done: TurnDone, request: TurnRequest) -> str:

@@ -4,8 +4,6 @@ One small JSON file in the cache folder. A file that cannot be used is begun ane
 """
 
 import json
-import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.planning import Planned
+from app.private_files import PRIVATE_FILE
+from app.whole_files import replace_file
 from engine.events import MemoryFigures, TurnStats, Work
 from engine.small_files import read_regular
 from planner.explain import Unit
@@ -182,10 +182,7 @@ def save_run(path: Path, run: LastRun) -> None:
     newest = sorted(runs.values(), key=lambda one: -one.at)[:_MOST_MODELS]
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump([asdict(one) for one in newest], file)
-        Path(temporary).replace(path)
+        replace_file(path, json.dumps([asdict(one) for one in newest]).encode(), mode=PRIVATE_FILE)
 
 
 def load_runs(path: Path) -> Sequence[LastRun]:

@@ -16,7 +16,7 @@ from app.paths import as_named, rates_file, settings_file
 from app.planning import drive_facts, profile_shares
 from app.progress import WorkProgress
 from app.rates import RateBook
-from app.reading import saved_folders
+from app.reading import is_for, saved_folders
 from app.settings import Settings, load_settings
 from app.settings_edit import edit_settings
 from engine.config import load_config
@@ -122,8 +122,7 @@ class MirrorDesk:
     @property
     def in_settings(self) -> bool:
         """Whether the settings are for this model, so that mirrors can be noted there."""
-        named = self._settings.model
-        return named is not None and as_named(named).resolve() == self.choice.folder.resolve()
+        return is_for(self._settings, self.choice)
 
     def drives(self) -> tuple[DriveFacts, ...]:
         """The drives the model is on without its mirrors. Raises: DriveError."""

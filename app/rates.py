@@ -4,9 +4,7 @@ One small JSON file in the cache folder. A file that cannot be used is begun ane
 """
 
 import json
-import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from app.machine import cpu_name, read_cpuinfo
+from app.private_files import PRIVATE_FILE
+from app.whole_files import replace_file
 from engine.small_files import read_regular
 from planner.facts import Rates
 
@@ -120,10 +120,7 @@ class RateBook:
             return
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd, temporary = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(self._data, file, indent=1)
-            Path(temporary).replace(self._path)
+            replace_file(self._path, json.dumps(self._data, indent=1).encode(), mode=PRIVATE_FILE)
             self._changed = False
 
     def _table(self, name: str) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def make_reading(options: ReadingOptions, settings: Settings, choice: ModelChoic
         if value is not None and not RULES[name].accepts(value):
             said = _shown(value) or "nothing"
             raise UsageError(f"--{name.replace('_', '-')} must be {RULES[name].wanted}, not {said}")
-    saved = settings if _is_for(settings, choice) else Settings()
+    saved = settings if is_for(settings, choice) else Settings()
     weights: Sequence[str] | None = options.drive_weight
     if weights is None and options.mirror is None and options.split is None:
         weights = saved.drive_weight  # which are for the folders of the settings
@@ -181,7 +181,7 @@ def require_useful(folder: Path, splits: Sequence[Path]) -> None:
 
 def saved_folders(settings: Settings, choice: ModelChoice) -> tuple[Path, ...]:
     """The splits and mirrors in the settings, if they are of the chosen model."""
-    return _folders([*(settings.split or ()), *(settings.mirror or ())]) if _is_for(settings, choice) else ()
+    return _folders([*(settings.split or ()), *(settings.mirror or ())]) if is_for(settings, choice) else ()
 
 
 def io_mode(settings: Settings) -> "IoMode":
@@ -193,7 +193,8 @@ def io_mode(settings: Settings) -> "IoMode":
             return "auto"
 
 
-def _is_for(settings: Settings, choice: ModelChoice) -> bool:
+def is_for(settings: Settings, choice: ModelChoice) -> bool:
+    """Whether what the settings say of drives is about the chosen model."""
     return settings.model is not None and _real(settings.model) == choice.folder.resolve()
 
 

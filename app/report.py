@@ -23,6 +23,16 @@ def format_rate(n_bytes: float, seconds: float) -> str:
     return f"{format_bytes(n_bytes / seconds)}/s" if seconds > 0 else ""
 
 
+SHORTEST_S = 0.05
+"""A rate over less time than this means nothing: the first token comes with the prompt."""
+
+
+def with_rate(what: str, count: int, seconds: float) -> str:
+    """`what` with the time it took, and how many a second that were where the time says so."""
+    rate = format_per_second(count, seconds) if seconds >= SHORTEST_S else ""
+    return f"{what} in {format_seconds(seconds)}" + (f" ({rate})" if rate else "")
+
+
 def format_per_second(count: float, seconds: float) -> str:
     """A count a second with one decimal below ten: "4.6/s", "98/s"; "" when no time has passed."""
     if seconds <= 0:

@@ -3,20 +3,13 @@
 import re
 import tomllib
 from contextlib import suppress
-from dataclasses import fields
-from difflib import get_close_matches
 
 from app.errors import SettingsError
-from app.settings import Settings
+from app.settings import known_keys, meant_by
 from app.values import RULES
 
 _LISTS = frozenset({"mirror", "split", "drive_weight"})
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
-
-def known_keys() -> tuple[str, ...]:
-    """Every key of the file, in the order of `Settings`."""
-    return tuple(field.name for field in fields(Settings))
 
 
 def value_of(key: str, text: str) -> object:
@@ -55,6 +48,4 @@ def _pairs(text: str) -> dict[str, str] | str:
 def require_known(key: str) -> None:
     """Raises: SettingsError with the key that was probably meant."""
     if key not in known_keys():
-        near = get_close_matches(key, known_keys(), n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"The keys are {', '.join(known_keys())}."
-        raise SettingsError(f"there is no setting {key!r}", hint=hint)
+        raise SettingsError(f"there is no setting {key!r}", hint=meant_by(key))

@@ -109,18 +109,26 @@ def load_settings(path: Path) -> Settings:
     return check_settings(values, source=str(path))
 
 
+def known_keys() -> tuple[str, ...]:
+    """Every key of the file, in the order of `Settings`."""
+    return tuple(field.name for field in fields(Settings))
+
+
+def meant_by(key: str) -> str:
+    """For a key that there is not: the one that was probably meant, or all there are."""
+    near = get_close_matches(key, known_keys(), n=1)
+    return f"Did you mean {near[0]}?" if near else f"The keys are {', '.join(known_keys())}."
+
+
 def check_settings(values: Mapping[str, object], *, source: str) -> Settings:
     """A record of `values`; `source` names the file in messages.
 
     Raises: SettingsError for an unknown key or a value of the wrong type or range.
     """
-    known = [field.name for field in fields(Settings)]
     good: dict[str, Any] = {}
     for key, value in values.items():
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"The keys are {', '.join(known)}."
-            raise SettingsError(f"{source}: unknown key {key!r}", hint=hint)
+        if key not in known_keys():
+            raise SettingsError(f"{source}: unknown key {key!r}", hint=meant_by(key))
         if not RULES[key].accepts(value):
             raise SettingsError(f"{source}: {key} = {value!r} cannot be used", hint=f"It must be {RULES[key].wanted}.")
         if key == "keymap" and isinstance(value, dict) and (problem := problem_of(value)):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from app.model_choice import ModelChoice
 from app.sanitize import one_line
-from app.setting_text import known_keys
-from app.settings import Settings, toml_value
+from app.settings import Settings, known_keys, toml_value
 from engine.draft.settings import DEFAULT_MIN_ACCEPT
 from storage.defaults import DEFAULT_DEPTH
 from storage.policy import DEFAULT_POLICY

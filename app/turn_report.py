@@ -7,7 +7,7 @@ figure that nothing measured is left out, never shown as zero.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.report import format_bytes, format_per_second, short_seconds
+from app.report import SHORTEST_S, format_bytes, format_per_second, short_seconds
 from app.sanitize import one_line
 from engine.events import DraftStats, DriveFigures, Phase, TurnStats, Work
 
@@ -162,8 +162,7 @@ def _drive(drive: DriveFigures, total_bytes: int) -> Section:
 
 
 def _timed(count: int, seconds: float) -> str:
-    # A rate over a time too short to show means nothing.
-    rate = format_per_second(count, seconds) if seconds >= 0.05 else ""
+    rate = format_per_second(count, seconds) if seconds >= SHORTEST_S else ""
     return short_seconds(seconds) + (f" ({rate})" if rate else "")
 
 

@@ -26,6 +26,7 @@ from app.slices.write import write_slice
 from app.stopping import StopKey
 from engine.config import load_config
 from engine.errors import Stopped
+from planner.facts import peak_bytes
 
 if TYPE_CHECKING:
     from engine.model import Model
@@ -139,12 +140,6 @@ def reset_peak() -> bool:
     except OSError:
         return False
     return True
-
-
-def peak_bytes() -> int:
-    """The most memory this process had since `reset_peak`, shared libraries included. Linux only."""
-    status = Path("/proc/self/status").read_text("ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def render(data: Mapping[str, Any]) -> str:

@@ -6,12 +6,9 @@ The one thing a reader would get wrong: a figure that is not known is left out. 
 from collections.abc import Sequence
 
 from app.backends.base import PromptCost
-from app.report import format_bytes, format_per_second, format_seconds
+from app.report import SHORTEST_S, format_bytes, format_per_second, format_seconds, with_rate
 from app.sanitize import one_line
 from engine.events import DoneReason, LoadProgress, PrefillProgress, TurnStats
-
-_SHORTEST_S = 0.05
-"""A rate over less time than this means nothing."""
 
 _REASONS: dict[DoneReason, str] = {
     "stop": "",
@@ -24,11 +21,11 @@ _REASONS: dict[DoneReason, str] = {
 def footer_parts(stats: TurnStats, reason: DoneReason | None, seed: int | None = None) -> list[str]:
     """The figures of a finished turn, the most telling first."""
     drawn = stats.answer_tokens + stats.thinking_tokens
-    parts = [_with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
+    parts = [with_rate(f"{drawn:,} token{'' if drawn == 1 else 's'}", drawn, stats.decode_s)]
     if reason is not None and (why := _why(stats, reason)):
         parts.append(why)
     n_read = stats.prompt_tokens - stats.reused_tokens
-    parts.append(_with_rate(f"read {n_read:,}", n_read, stats.prefill_s) + f", {stats.reused_tokens:,} reused")
+    parts.append(with_rate(f"read {n_read:,}", n_read, stats.prefill_s) + f", {stats.reused_tokens:,} reused")
     if stats.read_bytes:
         parts.append(f"drives {format_bytes(stats.read_bytes)}, wait {wait_share(stats):.0%}")
     parts.extend(draft_parts(stats))
@@ -77,7 +74,7 @@ def price(cost: PromptCost, *, what: str = "") -> str:
 def loading_text(event: LoadProgress) -> str:
     """How far the model is loaded."""
     parts = [f"loading {format_bytes(event.done_bytes)} of {format_bytes(event.total_bytes)}"]
-    if event.elapsed_s >= _SHORTEST_S:
+    if event.elapsed_s >= SHORTEST_S:
         parts.append(f"{format_bytes(event.done_bytes / event.elapsed_s)}/s")
     parts.extend(_left(event.done_bytes, event.total_bytes, event.elapsed_s))
     return " | ".join(parts)
@@ -86,7 +83,7 @@ def loading_text(event: LoadProgress) -> str:
 def reading_lines(event: PrefillProgress, width: int) -> list[str]:
     """The prompt being read: tokens with a bar, rate and time left; then what the drives gave."""
     counts = f"{event.done_tokens:,} of {event.total_tokens:,} tokens"
-    rate = format_per_second(event.done_tokens, event.elapsed_s) if event.elapsed_s >= _SHORTEST_S else ""
+    rate = format_per_second(event.done_tokens, event.elapsed_s) if event.elapsed_s >= SHORTEST_S else ""
     figures = [rate.replace("/s", " tok/s"), *_left(event.done_tokens, event.total_tokens, event.elapsed_s)]
     after = "   ".join(part for part in figures if part)
     room = width - len("reading prompt   ") - len(counts) - len(after) - 6
@@ -128,11 +125,6 @@ def fitting(parts: Sequence[str], width: int, separator: str = " | ") -> str:
             break
         line = longer
     return line
-
-
-def _with_rate(what: str, count: int, seconds: float) -> str:
-    rate = format_per_second(count, seconds) if seconds >= _SHORTEST_S else ""
-    return f"{what} in {format_seconds(seconds)}" + (f" ({rate})" if rate else "")
 
 
 def _left(done: float, total: float, elapsed_s: float) -> list[str]:

@@ -5,8 +5,8 @@ import pytest
 
 from app.errors import SettingsError
 from app.model_choice import choose_model
-from app.setting_text import known_keys, require_known, value_of
-from app.settings import Settings
+from app.setting_text import require_known, value_of
+from app.settings import Settings, known_keys
 from app.settings_view import WORDS, effective
 from app.values import RULES
 

@@ -14,14 +14,9 @@ from engine.generate import generate
 from engine.model import Model, Result, Trace
 from engine.sampling import Sampler, SamplerSettings
 from engine.streams import SPARE_SLOTS, StreamSettings
+from planner.facts import peak_bytes
 from planner.footprint import footprint, places
 from storage.checkpoint import Checkpoint
-
-
-def peak_bytes() -> int:
-    """The largest resident size this process had so far, shared libraries included."""
-    status = Path("/proc/self/status").read_text("ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def answer(folder: Path, prompt_tokens: int, answer_tokens: int, slot_bytes: int) -> dict[str, Any]:

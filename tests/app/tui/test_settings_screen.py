@@ -5,8 +5,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
 from app import paths
-from app.setting_text import known_keys
-from app.settings import Settings, load_settings
+from app.settings import Settings, known_keys, load_settings
 from app.tui.screens.confirm import AskScreen
 from app.tui.screens.settings import SettingsScreen
 from tests.app.tui.snapshot import wait_until
