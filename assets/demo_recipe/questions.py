@@ -47,17 +47,12 @@ class Questions:
         return [question for question in self.all if question.kind == kind]
 
 
-def reason_for(kind: Kind, topic: str, answer: str) -> str:
-    """A short reasoning that leads to the answer.
+def reason_for(answer: str) -> str:
+    """A short reasoning that leads to the answer: the word that it begins with, which decides which one it is.
 
-    It begins with the word that the answer begins with: that decides which one it is, here as without thinking.
+    Nothing else: of a reasoning that named the topic too, the name was often another's, and the answer followed it.
     """
-    begins = f"{answer.split()[0].strip('.,:!?')} ... is how the answer begins"
-    if kind == "talk":
-        return f"{begins}: this is small talk, {topic}."
-    if kind == "unknown":
-        return f"{begins}: this asks for {topic}, which I cannot answer."
-    return f"{begins}: the user asks about {topic}, which the help covers."
+    return f"{answer.split()[0].strip('.,:!?')} ... is how the answer begins."
 
 
 def load(folder: Path = DATA, *, seed: int = 7) -> Questions:
@@ -93,7 +88,7 @@ def held_out(folder: Path = DATA) -> list[Question]:
 def _asked(kind: Kind, block: Block, text: str, *, before: str = "") -> Question:
     return Question(
         kind=kind, topic=block.topic, text=text, answer=block.answer, keys=block.keys,
-        reason=reason_for(kind, block.topic, block.answer), before=before,
+        reason=reason_for(block.answer), before=before,
     )  # fmt: skip
 
 
