@@ -6,9 +6,9 @@ everywhere is such a mean. So layer i begins by reading the i-th part of the str
 its mean to the same columns, with the first engram's rows in the stream from its layer on; the classifier is trained on
 what these layers compute, norms, rotations, groups and sink included.
 
-Near positions weigh more, or the turns before would drown the question: every token's vector begins with some columns
-alike, which a query sees turned by the distance alone. The one thing a reader would get wrong: nothing is fixed by any
-of it, all of it moves on, and what else writes into the stream begins silent only to leave it audible.
+Near positions weigh more, or the turns before would drown the question: some columns are alike in every token's
+vector, and a query sees them turned by the distance alone. The one thing a reader would get wrong: in the trunk nothing
+is fixed by any of it, all of it moves on, and what else writes into the stream begins silent only to leave it audible.
 """
 
 import random
@@ -44,7 +44,9 @@ SILENT = 0.1
 NEAR = 4.0
 """Length of the queries that let near positions weigh more, in each pair of columns that is alike in all tokens."""
 _ALIKE_IN_ALL = 1.0
-"""What all tokens begin with there, beside columns as wide as `_STD`."""
+"""What all tokens have there, beside columns that begin as wide as `_STD`."""
+_ASKING = 8.0
+"""By how much queries take it up: far more than they take from all other columns, however large those have become."""
 _NEAR_WITHIN = (10.0, 90.0)
 """Distances at which a pair of columns has turned by one radian: those that tell questions from what is before them."""
 _GATE = 0.5
@@ -82,14 +84,20 @@ class FirstLayers(nn.Module):
         self.ask = nn.Parameter(torch.zeros(self.n_layers, config.head_dim))
         near = [_near(cos, sin, config.head_dim) for cos, sin in self._turns]
         with torch.no_grad():
-            self.vectors.weight[:, self.alike()] = _ALIKE_IN_ALL
             for i, columns in enumerate(near):
                 self.ask[i, columns] = NEAR
+        self.alike = [i * self._width + column for i, columns in enumerate(near) for column in columns]
+        """Columns of the stream that all tokens are alike in. Nothing is learned there: queries are made of them."""
+        self._free = torch.ones(dim)
+        self._free[self.alike] = 0.0
 
-    def alike(self) -> list[int]:
-        """Columns of the stream that all tokens begin alike in."""
-        turns = enumerate(self._turns)
-        return [i * self._width + column for i, turn in turns for column in _near(*turn, self._width)]
+    def embedding(self) -> Tensor:
+        """[V, D] the vectors of the tokens."""
+        return self.vectors.weight * self._free + _ALIKE_IN_ALL * (1 - self._free)
+
+    def pair_values(self) -> Tensor:
+        """[D, columns*width] what makes of the rows of a pair what it adds to the stream."""
+        return self.value.weight * self._free.unsqueeze(1)
 
     def forward(self, ids: Tensor, ends: Tensor, rows: Tensor) -> Tensor:
         """[B, A] logits of the topics. Shapes: ids [B, S]; ends [B], the last position of each; rows [B*S, columns]."""
@@ -98,8 +106,8 @@ class FirstLayers(nn.Module):
         if self.training:
             kept = torch.rand(b, s) >= DROPPED
             shown = ((torch.rand(b, 1) >= WITHOUT_ENGRAM) & (torch.rand(b, s) >= PAIRS_DROPPED)).float()
-        plain = self.vectors(ids)
-        pairs = self.value(self.table(rows[:, : self._columns]).flatten(-2)).view(b, s, -1)
+        plain = self.vectors(ids) * self._free + _ALIKE_IN_ALL * (1 - self._free)
+        pairs = (self.value(self.table(rows[:, : self._columns]).flatten(-2)) * self._free).view(b, s, -1)
         stream = plain + _GATE * shown.unsqueeze(-1) * pairs
         back = ends.unsqueeze(1) - torch.arange(s)  # [B, S] how far before the end
         seen = (back >= 0) & (back < self._window) & kept
@@ -209,13 +217,13 @@ def start(pupil: Pupil, first: FirstLayers, begins: Sequence[int]) -> None:
     trunk, config = pupil.trunk, pupil.trunk.config
     hd, n_groups, low = config.head_dim, config.o_groups, config.o_lora_rank
     dim, a_group = first.vectors.embedding_dim, config.n_heads // n_groups
-    trunk.embed[:, :dim] = first.vectors.weight
+    trunk.embed[:, :dim] = first.embedding()
     trunk.embed[:, dim:] *= _STD
     pupil.topics[:, :dim] = first.out.weight
     trunk.head[list(begins)] = 0.0
     trunk.head[:, :dim].index_add_(0, torch.tensor(begins), first.out.weight)
     through = torch.eye(hd)
-    last = [column for column in first.alike() if column >= (first.n_layers - 1) * hd]  # no reader before writes there
+    last = [column for column in first.alike if column >= (first.n_layers - 1) * hd]  # no reader before writes there
     for i, block in enumerate(trunk.blocks()):
         for silenced in (block.w2, block.s2, block.wo_b):
             silenced.zero_()
@@ -225,7 +233,7 @@ def start(pupil: Pupil, first: FirstLayers, begins: Sequence[int]) -> None:
         mine = slice(i * hd, (i + 1) * hd)
         block.wq_a *= SILENT
         block.wq_a[0] = 0.0
-        block.wq_a[0, last] = 1.0
+        block.wq_a[0, last] = _ASKING
         # Beside it the others are almost nothing, so the norm makes it the root of how many they are.
         block.wq_b[:, 0] = first.ask[i].repeat(config.n_heads) * config.q_lora_rank**-0.5
         for keys in (block.wkv, block.c_wkv) if block.kv_source else (block.wkv,):
@@ -242,5 +250,5 @@ def start(pupil: Pupil, first: FirstLayers, begins: Sequence[int]) -> None:
         values.zero_()
         if int(name) == first.engram_layer:
             engram.get_parameter("table").copy_(first.table.weight)
-            values[:dim, : first.value.in_features] = first.value.weight
+            values[:dim, : first.value.in_features] = first.pair_values()
             engram.get_parameter("q_weight").mul_(SILENT**2)

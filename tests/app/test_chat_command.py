@@ -55,7 +55,7 @@ def _quit_after_a_message(
         ModelChoice(folder=demo_folder(), origin="demo", is_demo=True),
         TranscriptStore(folder, files=files),
         Settings(),
-        ChatSession,
+        lambda transcript, _: ChatSession(transcript),
         None,
         RunOptions(),
     )
