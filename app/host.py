@@ -338,10 +338,12 @@ class Host:
             error = "" if isinstance(failure, Stopped) else str(failure) or type(failure).__name__
             failed = TurnFailed(error=_noted(failure))
         finally:
-            if sink is not None:
-                sink.finish(error)
-        if failed is not None:
-            put(failed)  # once it is saved
+            try:
+                if sink is not None:
+                    sink.finish(error)
+            finally:
+                if failed is not None:
+                    put(failed)  # once it is saved
         self._wants_warmth = True
 
     def _warm(self) -> None:

@@ -130,18 +130,19 @@ class Copier:
 
         A shard that was fetched again has the header it had: only its bytes say whether the copy still is one.
         """
-        there = [job for job in jobs if self._is_there(job, manifest)]
-        written = {job.header.shard: manifest.shards[job.header.shard].source_mtime_ns for job in there}
-        doubtful = [job for job in there if written[job.header.shard] != _written_ns(job.source)]
-        progress = _Progress(sum(job.header.file_bytes for job in doubtful), self._on_progress, self._clock)
-        same = {id(job) for job in there} - {id(job) for job in doubtful}
-        for job in doubtful:
-            known, written_ns = manifest.shards[job.header.shard], _written_ns(job.source)
-            if self._is_still_copied(job, known, progress):
-                same.add(id(job))
-                manifest = with_shard(manifest, job.header.shard, replace(known, source_mtime_ns=written_ns))
+        there = {job.header.shard: job for job in jobs if self._is_there(job, manifest)}
+        written = {shard: _written_ns(job.source) for shard, job in there.items()}
+        doubtful = [shard for shard in there if manifest.shards[shard].source_mtime_ns != written[shard]]
+        n_bytes = sum(there[shard].header.file_bytes for shard in doubtful)
+        progress = _Progress(n_bytes, self._on_progress, self._clock)
+        for shard in doubtful:
+            known = manifest.shards[shard]
+            if self._is_still_copied(there[shard], known, progress):
+                manifest = with_shard(manifest, shard, replace(known, source_mtime_ns=written[shard]))
                 write_manifest(self._folder, manifest, self._writes)
-        return manifest, [job for job in jobs if id(job) not in same]
+            else:
+                del there[shard]
+        return manifest, [job for job in jobs if job.header.shard not in there]
 
     def _is_still_copied(self, job: CopyJob, known: CopiedShard, progress: "_Progress") -> bool:
         """Whether the source's blocks are those of the record; False too when stopped on the way."""

@@ -52,6 +52,17 @@ def chat(backend: ScriptedBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return run
 
 
+def _plain() -> PlainChat:
+    settings = Settings()
+    return PlainChat(
+        backend_factory=lambda choice: ScriptedBackend(),
+        choice=choose_model(None, settings, environ={}),
+        store=TranscriptStore(Path("/nowhere")),
+        settings=settings,
+        session_of=lambda transcript, _: ChatSession(transcript),
+    )
+
+
 def test_replies_go_to_stdout_and_all_else_to_stderr(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert chat("what is six by seven?", "", "and again?") is ExitCode.DONE
     out, err = capsys.readouterr()
@@ -272,15 +283,7 @@ def test_without_a_terminal_and_without_a_line_it_says_how_to_ask(
 def test_a_closed_stdin_is_an_empty_one(chat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert wants_plain({"TERM": "xterm"})
-    settings = Settings()
-    plain = PlainChat(
-        backend_factory=lambda choice: ScriptedBackend(),
-        choice=choose_model(None, settings, environ={}),
-        store=TranscriptStore(Path("/nowhere")),
-        settings=settings,
-        session_of=lambda transcript, _: ChatSession(transcript),
-    )
-    assert plain.run() is ExitCode.DONE
+    assert _plain().run() is ExitCode.DONE
 
 
 def test_settings_are_shown_and_changed_in_the_file(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,13 +353,5 @@ def test_bytes_that_are_no_text_are_asked_for_again(
         return line
 
     monkeypatch.setattr("builtins.input", typed)
-    settings = Settings()
-    plain = PlainChat(
-        backend_factory=lambda choice: ScriptedBackend(),
-        choice=choose_model(None, settings, environ={}),
-        store=TranscriptStore(Path("/nowhere")),
-        settings=settings,
-        session_of=lambda transcript, _: ChatSession(transcript),
-    )
-    assert plain._line_of_terminal("> ") == "fine"
+    assert _plain()._line_of_terminal("> ") == "fine"
     assert "not UTF-8" in capsys.readouterr().err

@@ -14,8 +14,10 @@ from rich.cells import cell_len, chop_cells
 from app.sanitize import visible
 
 _WIDE = "\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
-_PIECES = re.compile(rf"[ \t]+|[{_WIDE}]|[^ \t{_WIDE}]+")
-"""Between any two of these a row may end: blanks, one ideograph, a word."""
+_EVEN = "\u3000-\u3029\u3041-\u3096\u309b-\u30ff\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff60"
+"""Of these the ones that running text has: two cells each, without exception."""
+_PIECES = re.compile(rf"[ \t]+|([{_EVEN}]+)|[{_WIDE}]|[^ \t{_WIDE}]+")
+"""Between any two of these a row may end: blanks, ideographs (between any two of which it may, too), a word."""
 
 _MARKS = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})"
                     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+)")  # fmt: skip
@@ -25,10 +27,11 @@ _TAB_CELLS = 4
 
 _NARROW = re.compile("[ -~\u00a1-\u02ff\u0370-\u0482\u048a-\u0556\u2010-\u2027\u2400-\u2426\u2500-\u259f]*").fullmatch
 """Latin, Greek, Cyrillic, Armenian, quotes, pictures of controls, boxes: a cell each, which saves looking them up."""
+_ALL_EVEN = re.compile(f"[{_EVEN}]+").fullmatch
 
 
 def _cells(text: str) -> int:
-    return len(text) if _NARROW(text) else cell_len(text)
+    return len(text) if _NARROW(text) else 2 * len(text) if _ALL_EVEN(text) else cell_len(text)
 
 
 def _chopped(text: str, width: int) -> list[str]:
@@ -106,6 +109,20 @@ def _breaks(text: str, width: int) -> Iterator[tuple[int, int]]:
         cells = _cells(piece)
         if piece[0] in " \t":
             used += cells
+            continue
+        if match.lastindex:  # ideographs, as many at a time as fit
+            at = match.start()
+            while at < match.end():
+                fitting = max(width - used, 0) // 2
+                if used and not fitting:
+                    if end > start:
+                        yield start, end
+                    start = end = at
+                    used = 0
+                    continue
+                end = min(at + fitting, match.end())
+                used += 2 * (end - at)
+                at = end
             continue
         if used and used + cells > width:
             if end > start:

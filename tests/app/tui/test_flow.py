@@ -1,5 +1,6 @@
 """Markdown in rows: what it looks like, that growing ends where the whole begins, and what hostile text comes to."""
 
+import re
 import time
 
 import pytest
@@ -119,6 +120,30 @@ def test_parts_of_a_long_fence_are_one_block_in_the_end() -> None:
     assert [block.source for block in flow.blocks] == [code]
 
 
+def _one_by_one(text: str, width: int) -> list[str]:
+    """Rows as they are meant: a word, or one ideograph, goes behind the blanks before it or begins the next row."""
+    rows, row, blanks = [], "", ""
+    for piece in re.findall(r" +|[ab]+|.", text):
+        if piece[0] == " ":
+            blanks = piece
+        elif cell_len(row + blanks + piece) > width:
+            rows += [row] if row else []
+            row, blanks = piece, ""
+        else:
+            row, blanks = row + blanks + piece, ""
+    return [*rows, row] if row else rows
+
+
+@given(
+    st.lists(st.sampled_from(["漢", "字", "か", "カ", "한", "，", "「漢字」", "a", "abab", " ", "  "]), max_size=80),
+    st.integers(8, 40),
+)
+def test_ideographs_go_into_rows_as_if_one_by_one(parts: list[str], width: int) -> None:
+    text = re.sub(r"[ab]{8,}", "ab", "".join(parts))  # no word is longer than a row
+    rows = ["".join(span.text for span in row) for row in wrap([Span(text)], width)]
+    assert [row.rstrip() for row in rows if row.strip()] == _one_by_one(text, width)
+
+
 HOSTILE = {
     "escape sequences": "\x1b[2J\x1b]0;owned\x07\x1b[31mred\x9b31m" * 200,
     "OSC 52": "\x1b]52;c;cm0gLXJmIH4=\x07" * 300,
@@ -172,7 +197,7 @@ def times_prose(name: str, n_chars: int = 40_000) -> float:
 
 
 # The worst there were before they were dealt with; all of them: python -m tests.app.tui.screen_cost.
-@pytest.mark.parametrize("name", ["escape sequences", "brackets", "links", "stars"])
+@pytest.mark.parametrize("name", ["escape sequences", "brackets", "links", "stars", "Han without blanks"])
 def test_hostile_text_takes_at_most_twice_as_long_as_prose(name: str) -> None:
     assert times_prose(name, 12_000) <= 2
 

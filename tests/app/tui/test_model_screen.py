@@ -31,6 +31,13 @@ async def _looked(pilot: Pilot[int], app: Stage, said: str) -> None:
     await wait_until(pilot, lambda: said in str(app.screen.query_one(".panel-note", Static).render()))
 
 
+def _with_settings(models: Path, text: str) -> Stage:
+    path = paths.settings_file()
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return Stage(screen=ModelScreen(places=[models]), settings=load_settings(path))
+
+
 async def test_what_is_found_is_judged_with_the_speed_to_expect(models: Path) -> None:
     app = Stage(screen=ModelScreen(places=[models]))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -53,9 +60,7 @@ async def test_a_model_is_used_now_and_from_now_on(models: Path) -> None:
 
 
 async def test_the_demo_is_gone_back_to(models: Path) -> None:
-    paths.settings_file().parent.mkdir(parents=True)
-    paths.settings_file().write_text(f'model = "{models}"\ntop_k = 3\n')
-    app = Stage(screen=ModelScreen(places=[models]), settings=load_settings(paths.settings_file()))
+    app = _with_settings(models, f'model = "{models}"\ntop_k = 3\n')
     async with app.run_test(size=(80, 24)) as pilot:
         await _looked(pilot, app, "1 checkpoint found.")
         await pilot.press("end", "enter")
@@ -128,10 +133,8 @@ async def test_a_folder_that_holds_no_checkpoint_is_not_used(models: Path, tmp_p
 
 
 async def test_another_model_takes_the_drives_of_the_old_one_out_of_the_settings(models: Path, tmp_path: Path) -> None:
-    paths.settings_file().parent.mkdir(parents=True)
     text = f'model = "{tmp_path}/old"\nmirror = ["/old"]\ndrive_weight = ["/old=2"]\ntop_k = 3\n'
-    paths.settings_file().write_text(text)
-    app = Stage(screen=ModelScreen(places=[models]), settings=load_settings(paths.settings_file()))
+    app = _with_settings(models, text)
     async with app.run_test(size=(80, 24)) as pilot:
         await _looked(pilot, app, "1 checkpoint found.")
         await pilot.press("home", "enter")
