@@ -33,7 +33,8 @@ _DEPTH = 3
 """Folders below a place: a drive's top, a folder of models, an owner, a model."""
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "autofs", "fuse.sshfs", "afpfs"})
 
-State = Literal["whole", "incomplete", "damaged"]
+State = Literal["whole", "incomplete", "damaged", "none"]
+"""Of what is in a folder; none: it is no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +127,10 @@ def judge(folder: Path, settings: Settings, options: RunOptions) -> Found:
     if n_whole < len(shards):
         state, text = "incomplete", f"Incomplete: {size}. `artesian audit` names what is missing."
     elif faults:
-        state, text = "damaged", f"{'Damaged' if shards else 'No checkpoint'}: {faults[0].message}"
-    return Found(folder=folder, state=state, said=one_line(text), speed=one_line(_speed(folder, settings, options)))
+        state, text = ("damaged", "Damaged") if shards else ("none", "No checkpoint")
+        text = f"{text}: {faults[0].message}"
+    speed = "" if state == "none" else _speed(folder, settings, options)  # which would only say it once more
+    return Found(folder=folder, state=state, said=one_line(text), speed=one_line(speed))
 
 
 def _speed(folder: Path, settings: Settings, options: RunOptions) -> str:

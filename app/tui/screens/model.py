@@ -19,7 +19,7 @@ from app import paths
 from app.actions import Scope
 from app.errors import AppError
 from app.find_models import Found, find_checkpoints, judge, usual_places
-from app.model_choice import ModelChoice, holds_config
+from app.model_choice import ModelChoice
 from app.report import said
 from app.sanitize import one_line, visible
 from app.settings_edit import Value, edit_settings
@@ -49,6 +49,7 @@ class ModelScreen(PanelScreen):
         self._folder = folder.strip()
         self._places = places
         self._found: list[Found] = []
+        self._has_looked = False
 
     def body(self) -> Iterable[Widget]:
         """A word on what this is, and the list."""
@@ -57,7 +58,7 @@ class ModelScreen(PanelScreen):
 
     def on_mount(self) -> None:
         """Look around."""
-        self._show(is_done=False)
+        self._show()
         if self._folder:
             self._judge(paths.as_named(self._folder).absolute())
         self._look()
@@ -76,14 +77,18 @@ class ModelScreen(PanelScreen):
                 return
             self.app.call_from_thread(self._add, found)
         if not worker.is_cancelled:
-            self.app.call_from_thread(self._show, is_done=True)
+            self.app.call_from_thread(self._looked)
+
+    def _looked(self) -> None:
+        self._has_looked = True
+        self._show()
 
     def _add(self, found: Found) -> None:
         if all(found.folder.resolve() != other.folder.resolve() for other in self._found):
             self._found.append(found)
-        self._show(is_done=False)
+        self._show()
 
-    def _show(self, *, is_done: bool) -> None:
+    def _show(self) -> None:
         if not self.is_mounted:
             return
         choice = context(self.app).choice
@@ -94,9 +99,11 @@ class ModelScreen(PanelScreen):
         options.clear_options()
         options.add_options([Option(entry) for entry in entries])
         options.highlighted = min(at, len(entries) - 1)
-        n_found = len(self._found)
-        said = f"{n_found} checkpoint{'' if n_found == 1 else 's'} found." if is_done else "Looking for checkpoints..."
-        if is_done and not n_found:
+        n_found = sum(found.state != "none" for found in self._found)
+        said = f"{n_found} checkpoint{'' if n_found == 1 else 's'} found."
+        if not self._has_looked:
+            said = "Looking for checkpoints..."
+        elif not n_found:
             said = (
                 "No checkpoint of DeepSeek-V4.1-Flash was found in the settings, the hub's cache, ~/models or on the "
                 "drives. f names a folder that holds one; until then the demo answers."
@@ -114,9 +121,9 @@ class ModelScreen(PanelScreen):
         if at is None:
             return
         folder = self._found[at].folder if at < len(self._found) else None
-        if folder is not None and not holds_config(folder):
+        if folder is not None and self._found[at].state == "none":
             # It would be remembered, and the next start would end with it.
-            self.notify(f"{self._found[at].said} It cannot be used.", severity="warning", markup=False)
+            self.notify("There is no checkpoint in that folder.", severity="warning")
             return
         if _same(folder or paths.demo_folder(), context(self.app).choice):
             self.dismiss()  # it is loaded, and stays what it is named by

@@ -127,6 +127,8 @@ async def test_a_folder_that_holds_no_checkpoint_is_not_used(models: Path, tmp_p
     app = Stage(screen=ModelScreen(str(tmp_path / "empty"), places=[]))
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(pilot, lambda: len(_entries(app)) == 2)
+        await _looked(pilot, app, "No checkpoint of DeepSeek-V4.1-Flash was found")
+        assert _entries(app)[0].count("no config.json") == 1
         await pilot.press("home", "enter")
         await pilot.pause()
         assert isinstance(app.screen, ModelScreen) and not app.opened and not paths.settings_file().exists()
