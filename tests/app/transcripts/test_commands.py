@@ -79,6 +79,7 @@ def test_an_id_that_fits_none_or_several_is_wrong_use_with_advice(capsys: Output
     name = _chat("hi", "a")
     for other in ("abc1", "abc2"):
         (folder / f"{other}.jsonl").write_bytes((folder / f"{name}.jsonl").read_bytes())
+    (folder / f"{name}.jsonl").unlink()  # an id is drawn by chance, and may come near to any other
     code, _, err = _run(capsys, "show", "abc")
     assert code == 2 and "2 transcripts begin with abc" in err and "abc1, abc2" in err
     code, _, err = _run(capsys, "show", "abd1")
