@@ -19,7 +19,7 @@ FOLLOW_TIMES = 3
 """Follow-ups are few, so each is seen this often in an epoch."""
 FIRST_WORD_TIMES = 3
 """Answers' first words are counted so often more for the tokenizer: each becomes one token, and no two the same."""
-UNKNOWN_AN_EPOCH = 3200
+UNKNOWN_AN_EPOCH = 4000
 SHORTENED = 0.85
 """Share of the trunk's documents that end soon after the answer has begun: the beginning decides which answer it is,
 and the rest is learned by heart from the whole ones."""

@@ -29,7 +29,7 @@ BATCH = 128
 _ALIKE = 16
 """Batches among which questions are sorted by length."""
 RATE = 4e-3
-LEAST_RATE = 0.1
+LEAST_RATE = 0.02
 """Share of the rate at the end."""
 DROPPED = 0.25
 """Share of a question's tokens that a step does not see."""
