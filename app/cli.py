@@ -329,7 +329,7 @@ def _failed(error: BaseException, *, debug: bool) -> int:
     """Show `error`; the traceback goes to the log, or to stderr with `--debug`."""
     code = exit_code_of(error)
     if code is ExitCode.STOPPED:
-        print("artesian: stopped", file=sys.stderr)
+        print(failure(str(error) or "stopped"), file=sys.stderr)  # a copy says that it goes on where it was
         return int(code)
     trace = "".join(traceback.format_exception(error))
     if debug:

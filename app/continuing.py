@@ -11,9 +11,8 @@ from app.backends.base import Backend, TurnRequest
 from app.command_words import CONTINUE, LATEST
 from app.errors import TranscriptMissing, UsageError
 from app.slips import asked
-from app.transcripts.records import Node
 from app.transcripts.reply import ReplyWriter
-from app.transcripts.session import ChatSession
+from app.transcripts.session import ChatSession, as_message
 from app.transcripts.store import user_store
 from app.transcripts.transcript import Transcript
 from app.values import Effort
@@ -83,10 +82,14 @@ class Continuation:
             self.request = asked
         elif head is None or (head.role == "assistant" and head.status == "complete"):
             raise UsageError("there is no question, and no reply that was cut off", hint="Give a question.")
-        elif head.role == "assistant":
+        elif head.role == "assistant" and as_message(head) is not None:
             self.request = self._session.continue_request(head)
         else:
+            if head.role == "assistant":  # it was stopped before its first token: what it was to answer is answered
+                assert head.parent is not None, "a reply is one to something"
+                head = transcript.node(head.parent)
             self.request = self._session.request(head)
+        self._answered = head
 
     def restore(self, backend: Backend, tell: Callable[[str], None]) -> None:
         """Take in the state that was saved beside the transcript, if there is one and it belongs to the model."""
@@ -98,7 +101,7 @@ class Continuation:
         Raises: TranscriptError when the transcript can only be read.
         """
         session = self._session
-        node: Node | None = session.add_user(self._question) if self._question else session.transcript.head
+        node = session.add_user(self._question) if self._question else self._answered
         assert node is not None
         self._writer = session.begin_reply(node, self.request, backend.facts())
 

@@ -1,6 +1,6 @@
 """The draft in the box, kept on disk so that neither a crash nor `kill -9` loses it.
 
-Every window has a draft of its own: it locks the first free slot, and finds in it what an earlier window left there.
+Every window has a draft of its own: it locks a free slot, the first that an earlier window left something in.
 """
 
 import fcntl
@@ -32,14 +32,15 @@ class DraftFile:
             return ""
         try:
             make_private_folder(self._folder)
-            for slot in range(1, _N_SLOTS + 1):
+            paths = {slot: self._folder / f"draft-{slot}.txt" for slot in range(1, _N_SLOTS + 1)}
+            for slot in sorted(paths, key=lambda slot: not paths[slot].exists()):  # one that was left comes first
                 fd = os.open(self._folder / f"draft-{slot}.lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     os.close(fd)
                     continue
-                self._lock, self._path = fd, self._folder / f"draft-{slot}.txt"
+                self._lock, self._path = fd, paths[slot]
                 break
             if self._path is None or not self._path.exists():
                 return ""

@@ -59,7 +59,9 @@ class Governor:
         self._own = own
         self._clock = clock
         self._looked_s = clock()
-        self._now = dict(plan.slots)
+        # A plan may count draft stages that are not loaded after all; the cache knows them not.
+        self._planned = {layer: plan.slots[layer] for layer in slots.held()}
+        self._now = dict(self._planned)
         self._said = False
 
     @property
@@ -80,7 +82,7 @@ class Governor:
         short = max(reserve - available, own - self._plan.ceiling_bytes)
         if short > 0:
             self._give_back(short, available)
-        elif self._now != self._plan.slots:
+        elif self._now != self._planned:
             free = min(available - MARGIN * reserve, self._plan.ceiling_bytes - own)
             self._take_again(int(free // self._slot_bytes))
 
@@ -105,11 +107,11 @@ class Governor:
         """So many slots more, the layers that lost most first."""
         if n_slots < 1:
             return
-        lost = {layer: n - self._now[layer] for layer, n in self._plan.slots.items()}
+        lost = {layer: n - self._now[layer] for layer, n in self._planned.items()}
         total = sum(lost.values())
         for layer, n in lost.items():
             self._now[layer] += n if total <= n_slots else n * n_slots // total
         self._slots.resize(self._now)
-        if self._now == self._plan.slots and self._said:
+        if self._now == self._planned and self._said:
             self._said = False
             self._say("There is room again: all slots for experts are back.")

@@ -251,8 +251,7 @@ class Host:
             match command:
                 case _Open(make_backend, stop):
                     if make_backend is not None:
-                        self._drop()
-                        self._make_backend = make_backend
+                        self._drop(make_backend)
                     self._open_quietly(stop.is_set)
                 case _Turn(turn, stop):
                     self._take(turn, stop.is_set)
@@ -367,9 +366,12 @@ class Host:
     def _say(self, text: str) -> None:
         self.mailbox.put(Notice(text=text))
 
-    def _drop(self) -> None:
+    def _drop(self, make_backend: Callable[[], Backend] | None = None) -> None:
+        """Close what is open; `make_backend` makes the next, for whoever needs one from this moment on."""
         self._save_state()
-        backend, self._backend, self._is_open = self._backend, None, False
+        with self._making:
+            backend, self._backend, self._is_open = self._backend, None, False
+            self._make_backend = make_backend or self._make_backend
         if backend is not None:
             try:
                 backend.close()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from app.drive_job import DriveJob
-from app.mirroring import MirrorDesk
+from app.mirroring import UNWEIGHED, MirrorDesk
 from app.progress import WorkProgress
 from app.report import format_bytes
 from engine.errors import Stopped
@@ -49,6 +49,7 @@ def copy_job(desk: MirrorDesk, place: Place, target: Path, shards: Sequence[str]
         noted = desk.use(target)
         n_bytes = sum(desk.headers[shard].file_bytes for shard in made)
         use = "It is read from with the next start." if noted else f"To read from it: --mirror {shown(str(target))}"
+        use += f" {UNWEIGHED}" if desk.unweighed else ""
         return f"Copied {format_bytes(n_bytes)} to {shown(str(target))}, each copy read back equal. {use}"
 
     return run

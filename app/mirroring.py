@@ -34,12 +34,13 @@ from storage.mirroring.copying import LOCK_NAME, Copier, CopyJob, CopyProgress
 from storage.mirroring.files import WRITE
 from storage.mirroring.manifest import Kind, Manifest, read_manifest, remove_manifest
 from storage.mirroring.measuring import measure_place
-from storage.mirroring.part import BLOCK_BYTES
+from storage.mirroring.part import BLOCK_BYTES, part_path
 from storage.mirroring.places import LEAST_BYTES, Place, find_places, unmounted_above
 from storage.mirroring.proposal import Proposal, ShardUse, choose_split, propose, reserve_bytes
 from storage.mirroring.undoing import drop_sources, remove_copies
 
 _EXPERT = re.compile(r"(layers|mtp)\.(\d+)\.ffn\.experts\.(\d+)\.")
+UNWEIGHED = "drive_weight said nothing of the new folder and was taken out of the settings: shares are measured."
 FOLDER_NAME = "artesian-mirror"
 """What a new mirror's folder is called on its drive, with the model's name behind it."""
 
@@ -109,6 +110,8 @@ class MirrorDesk:
         self.profiled = bool(shares)
         """Whether the usage profile says what is read; else every expert counts alike."""
         self.uses = expert_uses(self.headers, shares)
+        self.unweighed = False
+        """Whether weights went from the settings, since they said nothing of a folder that was noted there."""
 
     @classmethod
     def of_user(cls, choice: ModelChoice, splits: Sequence[Path] | None = None) -> "MirrorDesk":
@@ -136,15 +139,6 @@ class MirrorDesk:
         """Where copies could go, best first. Raises: DriveError."""
         return find_places(self.drives(), root=self._root, find_drive=self._find_drive, least_bytes=self._least_bytes)
 
-    def own_place(self) -> Place:
-        """The file system of the model's folder. Raises: TargetRefused when nothing can be written there."""
-        own = self._find_drive(self.choice.folder)
-        found = find_places(self.drives(), root=self._root, find_drive=self._find_drive, least_bytes=0)
-        for place in found:
-            if place.drive.mount_point == own.mount_point:
-                return place
-        raise TargetRefused(f"{shown(str(self.choice.folder))} is on a file system that cannot be written to")
-
     def rates(self) -> dict[str, float]:
         """What each of the model's drives gives: remembered, or assumed of its kind."""
         return {drive.name: drive_facts(drive.name, drive.kind, self._book).rate_bytes_s for drive in self.drives()}
@@ -163,12 +157,20 @@ class MirrorDesk:
             self._book.save()
         return rate
 
-    def propose(self, place: Place, *, budget_bytes: int | None = None) -> Proposal:
-        """What copies on a place would buy."""
-        there = frozenset(self._recorded(self.target_on(place)))
+    def propose(self, place: Place, *, target: Path | None = None, budget_bytes: int | None = None) -> Proposal:
+        """What copies on a place would buy, in `target` or in the folder that a new mirror gets there.
+
+        What an earlier copy left, whole or half, counts as there: the same proposal again finishes it.
+        """
+        folder = self.target_on(place) if target is None else target
+        there = frozenset(self._recorded(folder))
+        parts = {shard: _allocated(part_path(folder, shard)) for shard in self.headers if shard not in there}
+        if budget_bytes is not None:
+            copied = sum(self.headers[shard].file_bytes for shard in there if shard in self.headers)
+            budget_bytes = max(0, budget_bytes - copied)
         return propose(
             self.uses, place, rates_bytes_s=self.rates(), place_rate_bytes_s=self.rate_of(place), there=there,
-            budget_bytes=budget_bytes,
+            begun_bytes=sum(parts.values()), budget_bytes=budget_bytes,
         )  # fmt: skip
 
     def target_on(self, place: Place) -> Path:
@@ -205,13 +207,14 @@ class MirrorDesk:
     def copier(
         self,
         target: Path,
-        place: Place,
+        place: Place | None,
         *,
         kind: Kind = "mirror",
         reserve: int | None = None,
         on_progress: Callable[[CopyProgress], None] = lambda _: None,
     ) -> Copier:
-        """What copies into `target`; `reserve` bytes stay free, by default what `reserve_bytes` says.
+        """What copies into `target`; `reserve` bytes stay free, by default what `reserve_bytes` says of its place. The
+        model's own folder, which may be where no copies are offered, has none.
 
         Raises: TargetRefused for a folder that holds the other kind of copies: a mirror's may go, a split's may not.
         """
@@ -221,13 +224,13 @@ class MirrorDesk:
                 f"{shown(str(target))} is a {known.kind} already and cannot be a {kind} too",
                 hint="Choose another folder, such as a new one beside it.",
             )
+        drive = self._find_drive(target) if place is None else place.drive
         begun = Manifest(
-            kind=kind, fingerprint=self.fingerprint, source=str(self.choice.folder.resolve()), drive=place.drive.name
+            kind=kind, fingerprint=self.fingerprint, source=str(self.choice.folder.resolve()), drive=drive.name
         )
-        return Copier(
-            target, begun, reserve_bytes=reserve_bytes(place) if reserve is None else reserve,
-            block_bytes=self._block_bytes, on_progress=on_progress,
-        )  # fmt: skip
+        if reserve is None:
+            reserve = 0 if place is None else reserve_bytes(place)
+        return Copier(target, begun, reserve_bytes=reserve, block_bytes=self._block_bytes, on_progress=on_progress)
 
     def jobs(self, shards: Sequence[str]) -> list[CopyJob]:
         """Copying these shards from where they lie. Raises: UsageError for one the model has not."""
@@ -246,8 +249,14 @@ class MirrorDesk:
             return False
         mirrors = [*(self._settings.mirror or ())]
         if target.resolve() not in {as_named(name).resolve() for name in mirrors}:
-            self._settings = edit_settings(self._settings_path, {"mirror": [*mirrors, str(target.absolute())]})
+            self._note_folder("mirror", [*mirrors, str(target.absolute())])
         return True
+
+    def _note_folder(self, key: str, folders: Sequence[str]) -> None:
+        """Name one more folder in the settings. Weights are of all folders or of none."""
+        assert self._settings_path is not None
+        self.unweighed = self._settings.drive_weight is not None
+        self._settings = edit_settings(self._settings_path, {key: [*folders], "drive_weight": None})
 
     def disuse(self, target: Path) -> bool:
         """Have later runs leave the mirror `target` alone; whether the settings named it. Raises: SettingsError."""
@@ -256,10 +265,14 @@ class MirrorDesk:
         kept = [name for name in mirrors if as_named(name).resolve() != target.resolve()]
         if kept == mirrors or self._settings_path is None:
             return False
-        weights = [w for w in self._settings.drive_weight or () if _weighed(w) != target.resolve()]
-        changes = {"mirror": kept or None, "drive_weight": weights if kept and weights else None}
+        changes = {"mirror": kept or None, "drive_weight": self._weights_but(target) if kept else None}
         self._settings = edit_settings(self._settings_path, changes)
         return True
+
+    def _weights_but(self, folder: Path) -> list[str] | None:
+        """The weights in the settings without a folder's."""
+        weights = self._settings.drive_weight or ()
+        return [weight for weight in weights if _weighed(weight) != folder.resolve()] or None
 
     def choose_split(self, place: Place) -> tuple[str, ...]:
         """The shards to move to a place so that both drives are busy equally long, of those in the model's folder."""
@@ -294,7 +307,7 @@ class MirrorDesk:
         assert self._settings_path is not None
         splits = [*(self._settings.split or ())]
         if target.resolve() not in {as_named(name).resolve() for name in splits}:
-            self._settings = edit_settings(self._settings_path, {"split": [*splits, str(target.absolute())]})
+            self._note_folder("split", [*splits, str(target.absolute())])
         return drop_sources([self.inventory.shards[shard].path for shard in shards], target)
 
     def finish_join(self, folder: Path, shards: Sequence[str]) -> int:
@@ -311,7 +324,9 @@ class MirrorDesk:
         self._look_again()
         kept = [n for n in self._settings.split or () if as_named(n).resolve() != folder.resolve()]
         if self._settings_path is not None and kept != [*(self._settings.split or ())]:
-            self._settings = edit_settings(self._settings_path, {"split": kept or None})
+            more = kept or self._settings.mirror
+            changes = {"split": kept or None, "drive_weight": self._weights_but(folder) if more else None}
+            self._settings = edit_settings(self._settings_path, changes)
         remove_manifest(own, WRITE)
         (own / LOCK_NAME).unlink(missing_ok=True)
         return remove_copies(folder, frozenset(shards).__contains__).freed_bytes
@@ -474,6 +489,14 @@ def expert_uses(headers: Mapping[str, ShardHeader], shares: Mapping[int, Sequenc
 
 def _weighed(text: str) -> Path:
     return as_named(text.rpartition("=")[0]).resolve()
+
+
+def _allocated(path: Path) -> int:
+    """Bytes a file takes on its drive."""
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
 
 
 def _size(path: Path) -> int:

@@ -30,7 +30,7 @@ from app.transcripts.store import TranscriptStore
 from app.transcripts.transcript import Transcript
 from app.tui.figures import footer_parts
 from app.unsaved import unsaved_text
-from engine.errors import EngineError, Stopped
+from engine.errors import EngineError, PromptError, Stopped
 from engine.events import LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TurnDone, TurnStats
 from storage.errors import StorageError
 
@@ -244,6 +244,11 @@ class PlainChat:
             self.tell("artesian: stopped before the reply began")
         elif isinstance(event, TurnFailed):
             self.fail(event.error)
+            if isinstance(event.error, PromptError):  # it cannot be run as it is, nor can what would follow it
+                self.replaces = next(
+                    (node for node in reversed(self.session.transcript.path()) if node.role == "user"), None
+                )
+                self.tell("The next message replaces it.")
 
     def _greet(self) -> None:
         if not _stdin_is_terminal():

@@ -188,16 +188,16 @@ class Commands:
         self._chat.tell(f"Thinking: {'off' if session.effort is None else session.effort}")
 
     def do_system(self, text: str) -> None:
-        """Set the system message of a conversation that has none yet, or begin a new one with it."""
+        """Set what stands before the conversation, in a new branch."""
         chat = self._chat
         if not text:
             found = [node.text for node in self._path() if node.role == "system"] or [chat.session.system]
             chat.tell(found[0] or "There is no system message.")
             return
-        if chat.session.transcript.head is not None:
-            self.do_new_chat("")
         chat.session.system = text
-        chat.tell("It stands before the first message.")
+        if chat.session.transcript.head is not None:
+            chat.session.transcript.add("system", text, None)
+        chat.tell("It stands before what you write next.")
 
     def do_title(self, title: str) -> None:
         """Say or set the title."""
@@ -219,7 +219,7 @@ class Commands:
         blocks = code_blocks(self._reply().text)
         if not blocks:
             raise UsageError("the last reply has no code block")
-        if number and not (number.isdigit() and 1 <= int(number) <= len(blocks)):
+        if number and not (number.isascii() and number.isdigit() and 1 <= int(number) <= len(blocks)):
             raise UsageError(f"/code takes a number from 1 to {len(blocks)}, not {number!r}")
         self._write("Code block", blocks[int(number) - 1 if number else -1])
 

@@ -38,7 +38,8 @@ def explain_choice(choice: ModelChoice, settings: Settings, options: RunOptions)
     Raises: PlanError when it does not fit; ConfigError, StorageError, OSError, AppError for what cannot be read.
     """
     reading, _, _ = options.resolve(settings, choice)
-    return _explain(choice, read_model(choice.folder, reading.splits, numerics=settings.numerics), settings, options)
+    mode = options.numerics or settings.numerics
+    return _explain(choice, read_model(choice.folder, reading.splits, numerics=mode), settings, options)
 
 
 def real_model_text(settings: Settings, options: RunOptions, folder: Path) -> str:
@@ -47,7 +48,7 @@ def real_model_text(settings: Settings, options: RunOptions, folder: Path) -> st
     `folder` is one on the drive where it would lie. Takes half a second.
     """
     choice = ModelChoice(folder=folder, origin="settings", is_demo=False)
-    model = released_model(folder, numerics=settings.numerics)
+    model = released_model(folder, numerics=options.numerics or settings.numerics)
     takes = f"The real model, {RELEASED_NAME}, takes {format_bytes(RELEASED_BYTES)} on the drives"
     with suppress(OSError):
         takes += f" ({format_bytes(shutil.disk_usage(folder).free)} are free on the drive of {one_line(str(folder))})"

@@ -32,7 +32,7 @@ from planner.solve import make_plan
 from storage.drives import drive_of
 from storage.errors import StorageError
 from storage.fingerprint import Marked
-from storage.headers import DTYPE_BITS
+from storage.headers import DTYPE_BITS, SHARD_SUFFIX
 from storage.outline import Outline, read_outline
 
 if TYPE_CHECKING:
@@ -145,12 +145,14 @@ def gather_facts(folders: Sequence[Path], book: RateBook) -> MachineFacts:
     drives: dict[str, Drive] = {}
     notes = [fault] if fault else []
     for folder in folders:
-        try:
-            found = drive_of(folder)
-        except StorageError as error:
-            notes.append(f"{error}.")
-            continue
-        drives.setdefault(found.name, drive_facts(found.name, found.kind, book))
+        # Where its shards are, which may be links to another drive.
+        for place in sorted({path.resolve().parent for path in folder.glob(f"*{SHARD_SUFFIX}")}) or [folder]:
+            try:
+                found = drive_of(place)
+            except StorageError as error:
+                notes.append(f"{error}.")
+                continue
+            drives.setdefault(found.name, drive_facts(found.name, found.kind, book))
     facts = read_facts(gpus=gpus, drives=tuple(drives.values()))
     n_cores = min(facts.n_cores, asked_threads(os.environ) or facts.n_cores)
     rates = book.arithmetic(n_cores) or assumed_rates(n_cores)

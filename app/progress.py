@@ -1,6 +1,7 @@
 """The one line on stderr that shows what a wait is for. A terminal gets it, a file or a pipe does not."""
 
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,16 +91,18 @@ class ProgressLine:
         self._next = 0.0
         self._width = 0
         self._shows = stream.isatty()
+        self._lock = threading.Lock()
 
     def show(self, event: Progress) -> None:
-        """Show `event` once the wait has lasted a second, at most ten times a second."""
-        now = self._clock()
-        if not self._shows or event.elapsed_s < _QUIET_S or now < self._next:
-            return
-        self._next = now + _INTERVAL_S
-        text = progress_text(event)[: self._columns]
-        self._write("\r" + text.ljust(self._width))
-        self._width = len(text)
+        """Show `event` once the wait has lasted a second, at most ten times a second. From any thread."""
+        with self._lock:
+            now = self._clock()
+            if not self._shows or event.elapsed_s < _QUIET_S or now < self._next:
+                return
+            self._next = now + _INTERVAL_S
+            text = progress_text(event)[: self._columns]
+            self._write("\r" + text.ljust(self._width))
+            self._width = len(text)
 
     def clear(self) -> None:
         """Take the line away; nothing if there is none."""

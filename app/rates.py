@@ -36,14 +36,18 @@ class RateBook:
         self._path = path
         self._clock = clock
         self._machine = f"{platform.node()} {cpu_name(read_cpuinfo())}"
-        self._changed = False
-        self._data: dict[str, Any] = {"version": VERSION, "machine": self._machine}
-        if path is None:
-            return
-        with suppress(OSError, ValueError, RecursionError):
-            data = json.loads(read_regular(path, _MOST_BYTES))
-            if isinstance(data, dict) and (data.get("version"), data.get("machine")) == (VERSION, self._machine):
-                self._data = data
+        self._mine: set[tuple[str, str]] = set()
+        """Table and key of what was noted since the last save."""
+        self._data = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        """What the file holds now."""
+        if self._path is not None:
+            with suppress(OSError, ValueError, RecursionError):
+                data = json.loads(read_regular(self._path, _MOST_BYTES))
+                if isinstance(data, dict) and (data.get("version"), data.get("machine")) == (VERSION, self._machine):
+                    return data
+        return {"version": VERSION, "machine": self._machine}
 
     @property
     def keeps(self) -> bool:
@@ -115,13 +119,19 @@ class RateBook:
         return factors
 
     def save(self) -> None:
-        """Write what changed; a folder that cannot be written to is no trouble, it is only measured again."""
-        if not self._changed or self._path is None:
+        """Write what was noted here beside what others have noted meanwhile; a folder that cannot be written to is no
+        trouble, it is only measured again.
+        """
+        if not self._mine or self._path is None:
             return
+        noted = [(table, key, self._table(table)[key]) for table, key in sorted(self._mine)]
+        self._data = self._read()
+        for table, key, entry in noted:
+            self._data[table] = self._table(table) | {key: entry}
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, json.dumps(self._data, indent=1).encode(), mode=PRIVATE_FILE)
-            self._changed = False
+            self._mine.clear()
 
     def _table(self, name: str) -> dict[str, Any]:
         table = self._data.get(name)
@@ -129,7 +139,7 @@ class RateBook:
 
     def _put(self, table: str, key: str, entry: dict[str, Any]) -> None:
         self._data[table] = self._table(table) | {key: entry | {"at": self._clock()}}
-        self._changed = True
+        self._mine.add((table, key))
 
 
 _RATES = ("memory_bytes_s", "fp4_bytes_s", "fp8_bytes_s", "plain_bytes_s", "multiply_adds_s")

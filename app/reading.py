@@ -108,8 +108,9 @@ def make_reading(options: ReadingOptions, settings: Settings, choice: ModelChoic
             raise UsageError(f"--{name.replace('_', '-')} must be {RULES[name].wanted}, not {said}")
     saved = settings if is_for(settings, choice) else Settings()
     weights: Sequence[str] | None = options.drive_weight
+    weights_of = "--drive-weight"
     if weights is None and options.mirror is None and options.split is None:
-        weights = saved.drive_weight  # which are for the folders of the settings
+        weights, weights_of = saved.drive_weight, "drive_weight in the settings"  # of the folders that they name
     mirrors = _folders(options.mirror or saved.mirror)
     splits = _folders(options.split or saved.split)
     _require_distinct(choice.folder, splits, mirrors)
@@ -125,7 +126,7 @@ def make_reading(options: ReadingOptions, settings: Settings, choice: ModelChoic
     return Reading(
         mirrors=mirrors,
         splits=splits,
-        weights=_weights(weights, (choice.folder, *splits, *mirrors)) if weights else None,
+        weights=_weights(weights, (choice.folder, *splits, *mirrors), source=weights_of) if weights else None,
         verify_mirrors=bool(settings.verify_mirror if options.verify_mirror is None else options.verify_mirror),
         io=io,
         slots=options.slots or settings.slots,
@@ -218,8 +219,8 @@ def _require_distinct(model: Path, splits: Sequence[Path], mirrors: Sequence[Pat
             seen.add(folder.resolve())
 
 
-def _weights(texts: Sequence[str], folders: Sequence[Path]) -> dict[Path, float]:
-    """Weights by folder as it is named among `folders`, from `DIR=W`."""
+def _weights(texts: Sequence[str], folders: Sequence[Path], *, source: str) -> dict[Path, float]:
+    """Weights by folder as it is named among `folders`, from `DIR=W`; `source` is where they were found."""
     by_place = {folder.resolve(): folder for folder in folders}
     weights: dict[Path, float] = {}
     for text in texts:
@@ -227,16 +228,16 @@ def _weights(texts: Sequence[str], folders: Sequence[Path]) -> dict[Path, float]
         folder = by_place.get(_real(name))
         if folder is None:
             raise UsageError(
-                f"--drive-weight {_shown(text)} names a folder that is not read from",
+                f"{source} {_shown(text)} names a folder that is not read from",
                 hint="Weigh the model's folder and those of --mirror and --split.",
             )
         weights[folder] = float(number)
     missing = [folder for folder in folders if folder not in weights]
     if not any(weights.values()):
-        raise UsageError("--drive-weight is 0 for every folder", hint="At least one must be read from.")
+        raise UsageError(f"{source} is 0 for every folder", hint="At least one must be read from.")
     if missing:
         raise UsageError(
-            f"--drive-weight says nothing of {_shown(missing[0])}",
+            f"{source} says nothing of {_shown(missing[0])}",
             hint="Weigh every folder, or none to have it measured.",
         )
     return weights

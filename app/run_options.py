@@ -19,6 +19,8 @@ class RunOptions:
     drafting: DraftOptions = field(default_factory=DraftOptions)
     chunk_tokens: int | None = None
     """Prompt tokens in one forward; None leaves them to the planner."""
+    numerics: str | None = None
+    """Float32 activations, or the vendor's roundings; None leaves it to the settings."""
 
     def resolve(self, settings: Settings, choice: ModelChoice) -> tuple[Reading, DraftSettings, Wishes]:
         """The options, then the settings, for one model: how it is read, drafted for, and what the planner is asked.

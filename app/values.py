@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 from app.sizes import size_of
 from storage.policy import POLICIES
@@ -12,6 +12,11 @@ Effort = str | int | None
 """How much the model thinks: None is not at all, else "low", "high", "max" or a number from 1 to 100."""
 
 EFFORTS = "off, low, high, max or a number from 1 to 100"
+
+Numerics = Literal["exact", "reference"]
+"""Float32 activations, or the vendor's roundings."""
+IndexOwner = Literal["published", "nearest"]
+"""Whose index keys a layer scores."""
 
 THEMES = ("artesian-dark", "artesian-light", "ansi", "none")
 """How the screen looks: our colours, the terminal's sixteen, or no colour."""

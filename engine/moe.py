@@ -80,6 +80,9 @@ def moe(
     arriving = fetch_rows(*routing, operand)
     shared = shared_expert(operand, weights, config, numerics, work)
     parts = routed(operand, routing, waves, config.swiglu_limit, numerics, work, arriving)
+    if numerics.name == "reference":  # which adds them up by their numbers: section 15
+        order = bring(routing.experts, parts.device).argsort(1)
+        parts = parts.gather(1, order.unsqueeze(-1).expand_as(parts))
     total = parts[:, 0]
     for rank in range(1, parts.shape[1]):
         total = total + parts[:, rank]

@@ -29,7 +29,7 @@ from engine.schedule import NO_OWNER
 from engine.state import KINDS, Tail
 
 MAGIC = b"ARTSTATE"
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<8sII16s")
 _DIGEST_BYTES = 16
 _WRITE_BYTES = 1 << 22
@@ -50,13 +50,21 @@ class Identity:
     """Of the checkpoint's headers and configs."""
     payload: str
     """Of samples of its payload."""
+    tokenizer: str
+    """Of its tokenizer, by which ids become rows of the engram tables."""
     numerics: str
     index_owner: str
     kernels: str
     """The path the arithmetic takes."""
 
 
-_NAMES = {"fingerprint": "model", "payload": "model", "index_owner": "index owner", "kernels": "kernel path"}
+_NAMES = {
+    "fingerprint": "model",
+    "payload": "model",
+    "tokenizer": "model",
+    "index_owner": "index owner",
+    "kernels": "kernel path",
+}
 """What users call a field, where that is not its name."""
 
 

@@ -44,10 +44,15 @@ class ChatTokenizer:
         Raises: TokenizerError if the file is unusable or has no token with that id.
         """
         self._path = file.path
+        self.sha256 = file.sha256
+        """Of the file."""
         self._plain = file.plain()
         self._added = _added_tokens(file)
         self._spellings = {token: spelling for spelling, token in self._added.items()}
-        self._bytes = _bytes_table(file.content["model"]["vocab"], self._spellings)
+        try:
+            self._bytes = _bytes_table(file.content["model"]["vocab"], self._spellings)
+        except UnicodeEncodeError as error:
+            raise TokenizerError(f"{file.path}: token {error.object!r} is no text that can be encoded") from error
         plain = (text for token, text in enumerate(self._bytes) if text and token not in self._spellings)
         self._longest = max(map(len, plain), default=1)
         if image_token_id >= 0 and image_token_id not in self._spellings:

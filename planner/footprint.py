@@ -136,8 +136,9 @@ class Footprint:
     def scratch_bytes(self, rows: int, context_tokens: int) -> int:
         """The most that a forward over so many rows holds at once, beside the state.
 
-        The widest moment of a layer: the stream with its copies and the largest of what the attention half (three
-        arrays of all heads), the expert half (every expert's contribution) and the engram lookup hold beside it; the
+        The widest moment of a layer: the stream with its copies, twice, as a half block writes the next from the last,
+        and the larger of what the attention half (three arrays of all heads) and the expert half (every expert's
+        contribution) hold beside it; or the stream once and what the engram lookup or torch's own results hold. The
         selected groups, and the candidate blocks of a long context.
         """
         config = self.config
@@ -146,7 +147,7 @@ class Footprint:
         experts = (config.n_activated_experts + 3) * config.dim + 3 * config.moe_inter_dim
         looked_up = (config.engram_max_ngram_size - 1) * config.engram_n_heads * config.engram_head_dim
         engram = 2 * looked_up + 4 * stream + config.dim if config.engram_layer_ids else 0
-        widest = stream + 3 * config.dim + max(attention, experts, engram, 3 * stream)
+        widest = stream + 3 * config.dim + max(stream + attention, stream + experts, engram, 3 * stream)
         chosen = 0
         if config.index_source_layers:
             chosen = 2 * 8 * config.index_topk + context_tokens // max(1, config.candidate_block_size)

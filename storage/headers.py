@@ -57,6 +57,7 @@ MAX_DIMS = 8
 MAX_NAME_CHARS = 512
 MAX_FAULTS = 64
 """Faults collected per header before the search stops: evidence for the audit, not a flood."""
+SHARD_SUFFIX = ".safetensors"
 LENGTH_BYTES = 8
 """Bytes of the header length before the header."""
 METADATA_KEY = "__metadata__"

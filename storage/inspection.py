@@ -12,11 +12,10 @@ from pathlib import Path
 
 from storage.crosscheck import duplicate_problems, index_problems, shard_problems
 from storage.errors import DriveError, IndexesDiffer, MissingFolder, NoIndex, StorageError, shown
-from storage.headers import HeaderScan, ShardHeader, TensorEntry, is_plausible_header, scan_header
+from storage.headers import SHARD_SUFFIX, HeaderScan, ShardHeader, TensorEntry, is_plausible_header, scan_header
 from storage.index import INDEX_NAME, MAX_SHARDS, ShardIndex, read_index
 from storage.inventory import Inventory, Problem, ShardRecord, status_of
 
-SHARD_SUFFIX = ".safetensors"
 _UNFINISHED_SUFFIXES = (
     *(".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp"),
     ".artesian-part",  # of a join: `mirroring.part`

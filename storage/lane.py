@@ -104,7 +104,7 @@ class Lane:
             self._closed = True
             left = []
             for queue, urgency in ((self._small, "demand"), *((self._queues[u], u) for u in self._queues)):
-                while (job := _next(queue, urgency)) is not None:
+                while (job := self._next(queue, urgency)) is not None:
                     left.append(job)
             self._changed.notify_all()
             self._small_begun.notify_all()
@@ -184,7 +184,7 @@ class Lane:
         now = time.perf_counter()
         begun: list[tuple[Job, AioRead]] = []
         while len(begun) < self._small_depth - self._small_in_flight:
-            job = _next(self._small, "demand")
+            job = self._next(self._small, "demand")
             if job is None:
                 break
             fd = job.replica.file.direct_fd
@@ -204,7 +204,7 @@ class Lane:
             self._to_thread(job)
         if n_begun < len(begun):
             # With nothing in flight nobody would come back for the rest.
-            while (left := _next(self._small, "demand")) is not None:
+            while (left := self._next(self._small, "demand")) is not None:
                 self._to_thread(left)
 
     def _to_thread(self, job: Job) -> None:
@@ -238,10 +238,19 @@ class Lane:
             self._start(job, time.perf_counter())
             return job
 
+    def _next(self, queue: deque[Job], urgency: Urgency) -> Job | None:
+        """The next job that waits in this queue, which then waits no more. What went to another lane left itself."""
+        while queue:
+            job = queue.popleft()
+            if job.waiting and job.lane is self and job.urgency == urgency:
+                job.waiting = False
+                return job
+        return None
+
     def _next_large(self) -> Job | None:
-        job = _next(self._queues["demand"], "demand")
+        job = self._next(self._queues["demand"], "demand")
         if job is None and not self._in_flight:
-            job = _next(self._queues["warm"], "warm")
+            job = self._next(self._queues["warm"], "warm")
         return job
 
     def _collect(self) -> None:
@@ -276,13 +285,3 @@ class Lane:
                 self._begin_small()
             if ended:
                 self._finish(self.drive, ended, now)
-
-
-def _next(queue: deque[Job], urgency: Urgency) -> Job | None:
-    """The next job that waits in this queue, which then waits no more."""
-    while queue:
-        job = queue.popleft()
-        if job.waiting and job.urgency == urgency:
-            job.waiting = False
-            return job
-    return None

@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage.errors import StorageError
-from storage.headers import LENGTH_BYTES, METADATA_KEY, header_length, plausible_counts
+from storage.headers import LENGTH_BYTES, METADATA_KEY, SHARD_SUFFIX, header_length, plausible_counts
 from storage.strictjson import count_up_to
-
-SHARD_SUFFIX = ".safetensors"
-
 
 Outlined = tuple[str, str, int, str, int, int]
 """One tensor of a header, as far as a plan needs it: name, dtype, dimensions, shard, first byte and end counted from

@@ -18,6 +18,9 @@ from storage.reader import open_shard
 from storage.replicas import ReplicaSet
 from storage.syscalls import SYSTEM, Syscalls
 
+_AGAIN_BYTES = 32 << 20
+"""From a place that could not be read on: some systems name where the read of an expert began, not where it failed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCopy:
@@ -121,6 +124,7 @@ class ReplicaFiles:
         """
         fresh: dict[Copy, DirectFile] = {}
         try:
+            self._require_readable(drive)
             for copy in [copy for copy in self._files if copy.drive == drive]:
                 fresh[copy] = self._reopen(copy.path)
                 _require_same(fresh[copy], headers[copy.shard], self.block_bytes)
@@ -139,6 +143,19 @@ class ReplicaFiles:
                 file.close()
         self.replicas.restore(drive)
         return None
+
+    def _require_readable(self, drive: str) -> None:
+        """Read again what the drive failed to: with a bad sector it answers, and fails at the next turn."""
+        for demotion in self.replicas.demotions:
+            error = demotion.error
+            if demotion.drive == drive and isinstance(error, DriveError) and error.offset is not None:
+                copy = self._copies[demotion.path]
+                file = open_shard(copy.path, copy.shard, self._files[copy].system)
+                try:
+                    n_bytes = max(0, min(_AGAIN_BYTES, file.file_bytes - error.offset))
+                    file.read_afresh(memoryview(bytearray(n_bytes)), error.offset)
+                finally:
+                    file.close()
 
     def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:
         """Add reads to a drive's figures, see `ReplicaSet.record`."""

@@ -180,9 +180,9 @@ class ReplicaSet:
             return tuple(drive for drive in self.drives if self._reads[drive].demoted)
 
     def withdraw(self, copy: Copy) -> None:
-        """Never read `copy`, a mirror's, again: it cannot be opened, or its payload is not the shard's."""
-        assert copy.role == "mirror", copy
+        """Never read `copy` again: it cannot be opened, or its payload is not the shard's. There is another one."""
         with self._lock:
+            assert len(self._copies[copy.shard]) > 1, copy
             self._copies[copy.shard].remove(copy)
 
     def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:

@@ -302,12 +302,14 @@ class LocalBackend:
         assert self._checkpoint is not None
         if self._identity is None:
             facts = self.facts()
+            on_cards = self._model is not None and self._model.computes_on_card
             self._identity = Identity(
                 fingerprint=facts.fingerprint,
                 payload=payload_mark(self._checkpoint),
+                tokenizer=self.prompts.files.tokenizer.sha256,
                 numerics=facts.numerics,
                 index_owner=facts.index_owner,
-                kernels=facts.kernels,
+                kernels=f"{facts.kernels} and cards" if on_cards else facts.kernels,
             )
         return self._identity
 

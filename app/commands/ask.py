@@ -22,16 +22,13 @@ from app.sanitize import one_line
 from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.usage import usage_dir
-from app.values import EFFORTS, RULES, Effort, default_max_tokens, parse_effort
+from app.values import EFFORTS, RULES, Effort, IndexOwner, Numerics, default_max_tokens, parse_effort
 from engine.draft.settings import DraftSettings
 from engine.errors import Stopped
 from engine.events import Event, Notice, PrefillProgress, TurnDone
 from engine.prompt import Message, SystemMessage, UserMessage
 from engine.sampler_settings import default_settings, require_valid
 from planner.plan import Wishes
-
-Numerics = Literal["exact", "reference"]
-IndexOwner = Literal["published", "nearest"]
 
 _DEMO_NOTE = (
     "artesian: answering with the bundled demo, a tiny model that knows only Artesian's help. It is not DeepSeek.\n"

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from app.backends.base import Backend
 from app.command_words import LATEST
-from app.commands.ask import IndexOwner, Numerics, make_local
+from app.commands.ask import make_local
 from app.continuing import last_effort
 from app.drafting import DraftOptions
 from app.errors import UsageError
@@ -26,7 +26,7 @@ from app.transcripts.session import ChatSession, SessionOf
 from app.transcripts.store import TranscriptStore, user_store
 from app.transcripts.transcript import Transcript
 from app.unsaved import unsaved_text
-from app.values import EFFORTS, RULES, Effort, parse_effort
+from app.values import EFFORTS, RULES, Effort, IndexOwner, Numerics, parse_effort
 from engine.sampler_settings import SamplerSettings, default_settings, require_valid
 
 _STDIN = 0
@@ -68,6 +68,7 @@ def run(
         reading=reading or ReadingOptions(),
         drafting=drafting or DraftOptions(),
         chunk_tokens=chunk_tokens,
+        numerics=mode,
     )
 
     def backend(chosen: ModelChoice) -> Backend:

@@ -1,6 +1,7 @@
 """`artesian mirror copy|check|repair|remove`: makes copies of a model's shards on another drive, and minds them."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from cyclopts import Parameter
 from app.commands.mirror_look import JsonOption, ModelOption, SplitOption, make_desk
 from app.errors import UsageError
 from app.exits import ExitCode
-from app.mirroring import MirrorDesk
+from app.mirroring import UNWEIGHED, MirrorDesk
 from app.paths import as_named
 from app.progress import ProgressLine, WorkProgress
 from app.report import envelope, format_bytes
@@ -21,7 +22,7 @@ from engine.errors import Stopped
 from storage.errors import DriveError, NoSpace, TargetRefused, shown
 from storage.mirroring.checking import CheckedShard, check_copies
 from storage.mirroring.copying import CopyJob, CopyProgress
-from storage.mirroring.manifest import Kind, read_manifest
+from storage.mirroring.manifest import Kind, Manifest, read_manifest
 from storage.mirroring.places import Place
 from storage.mirroring.undoing import remove_copies, repair_blocks
 
@@ -60,7 +61,7 @@ def copy(
         )
     limit = None if budget is None else parse_bytes(budget, "--budget")
     kept_free = None if reserve is None else parse_bytes(reserve, "--reserve")
-    wanted = tuple(shards) if shards else desk.propose(place, budget_bytes=limit).shards
+    wanted = tuple(shards) if shards else desk.propose(place, target=target, budget_bytes=limit).shards
     known = read_manifest(target)
     jobs = desk.jobs([*dict.fromkeys([*(known.shards if known else ()), *wanted])] if not shards else wanted)
     if not jobs:
@@ -73,6 +74,7 @@ def copy(
         )
     made, stopped = _copy(desk, target, place, jobs, kind="mirror", reserve=kept_free, may_stop=True)
     noted = desk.use(target) if made or known else False
+    _tell_of_weights(desk)
     n_bytes = sum(desk.headers[shard].file_bytes for shard in made)
     if as_json:
         print(envelope("mirror-copy", {
@@ -116,12 +118,20 @@ def split(
     if place.shares_with:
         raise UsageError(f"{shown(str(target))} is on the model's own disk ({', '.join(place.shares_with)}): no gain")
     wanted = tuple(shards) if shards else desk.choose_split(place)
+    if not wanted:
+        raise NoSpace(
+            f"no shard is worth moving to {shown(str(target))}: {format_bytes(place.free_bytes)} are free there",
+            file=target,
+            errno=0,
+            hint="It is too full, or too slow beside the model's drive. `--shard NAME` moves one all the same.",
+        )
     jobs = desk.jobs(wanted)
     desk.require_movable(wanted)
     kept_free = None if reserve is None else parse_bytes(reserve, "--reserve")
     made, _ = _copy(desk, target, place, jobs, kind="split", reserve=kept_free)
     _require_still_whole(target, [shard for shard in wanted if shard not in made])
     freed = desk.finish_split(target, wanted)
+    _tell_of_weights(desk)
     if as_json:
         print(envelope("mirror-split", {"target": str(target), "shards": list(wanted), "freed_bytes": freed}))
     else:
@@ -142,7 +152,7 @@ def join(folder: SplitArgument, /, *, model: ModelOption = None, as_json: JsonOp
     shards, own = tuple(manifest.shards), desk.choice.folder
     if source.resolve() == own.resolve():  # it has a record while a join is under way
         raise TargetRefused(f"{shown(str(source))} is the model's own folder", hint="Name the folder of the split.")
-    made, _ = _copy(desk, own, desk.own_place(), desk.jobs(shards), kind="split", reserve=0)
+    made, _ = _copy(desk, own, None, desk.jobs(shards), kind="split", reserve=0)
     _require_still_whole(own, [shard for shard in shards if shard not in made])
     freed = desk.finish_join(source, shards)
     if as_json:
@@ -203,17 +213,13 @@ def repair(
     place = desk.place_of(target)
     manifest = desk.record_of(target)
     found = _check(desk, target, everything=True)
-    n_bytes, again = 0, []
-    for one in found:
-        source = desk.source_of(one.shard)
-        if one.error is None or source is None:
-            continue
-        if one.bad_blocks:
-            n_bytes += repair_blocks(target, one.shard, one.bad_blocks, source)
-        else:  # missing, cut or unreadable: the whole of it
-            again.append(one.shard)
+    bad = [(one, source) for one in found if one.error is not None and (source := desk.source_of(one.shard))]
+    damaged = [(one.shard, one.bad_blocks, source) for one, source in bad if one.bad_blocks]
+    n_bytes = _repair_blocks(target, manifest, damaged)
+    again = [one.shard for one, _ in bad if not one.bad_blocks]  # missing, cut or unreadable: the whole of it
     if again:  # those that are the same, though their source was written again, are not copied
-        again = list(desk.copier(target, place, kind=manifest.kind).run(desk.jobs(again)))
+        made, _ = _copy(desk, target, place, desk.jobs(again), kind=manifest.kind, reserve=None)
+        again = list(made)
         n_bytes += sum(one.file_bytes for one in found if one.shard in again)
     if as_json:
         print(envelope("mirror-repair", {"target": str(target), "copied_bytes": n_bytes, "shards": again}))
@@ -254,7 +260,7 @@ def remove(
 def _copy(
     desk: MirrorDesk,
     target: Path,
-    place: Place,
+    place: Place | None,
     jobs: Sequence[CopyJob],
     *,
     kind: Kind,
@@ -288,6 +294,28 @@ def _copy(
         if stop.pressed() and not may_stop:
             raise Stopped(_GOES_ON)
         return made, stop.pressed()
+
+
+def _repair_blocks(target: Path, manifest: Manifest, damaged: Sequence[tuple[str, Sequence[int], Path]]) -> int:
+    """Copy damaged blocks of shards again, each from its source, with a progress line; the bytes written."""
+    line, started, done_bytes = ProgressLine(sys.stderr), time.monotonic(), 0
+    total_bytes = sum(len(blocks) * manifest.shards[shard].block_bytes for shard, blocks, _ in damaged)
+
+    def show(n_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += n_bytes
+        elapsed_s = time.monotonic() - started
+        line.show(WorkProgress(what="repairing", done_bytes=done_bytes, total_bytes=total_bytes, elapsed_s=elapsed_s))
+
+    try:
+        return sum(repair_blocks(target, shard, blocks, source, on_bytes=show) for shard, blocks, source in damaged)
+    finally:
+        line.clear()
+
+
+def _tell_of_weights(desk: MirrorDesk) -> None:
+    if desk.unweighed:
+        print(f"artesian: {UNWEIGHED}", file=sys.stderr)
 
 
 def _require_still_whole(folder: Path, shards: Sequence[str]) -> None:

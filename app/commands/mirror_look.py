@@ -1,6 +1,7 @@
 """`artesian mirror scan|propose|status`: where a model's copies could go, what they would buy, and those there are."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from app.mirror_text import facts_of, place_remark, state_text
 from app.mirroring import MirrorDesk, MirrorState
 from app.model_choice import choose_model
 from app.paths import as_named, settings_file
-from app.progress import ProgressLine, TimedProgress
+from app.progress import CountProgress, ProgressLine
 from app.reading import require_useful
 from app.report import envelope, format_bytes, table
 from app.sanitize import one_line
@@ -135,13 +136,18 @@ def proposal_text(made: Proposal, desk: MirrorDesk) -> str:
 
 
 def _measure(desk: MirrorDesk, places: Sequence[Place]) -> None:
-    line = ProgressLine(sys.stderr)
+    line, started = ProgressLine(sys.stderr), time.monotonic()
     with StopKey() as stop:
-        for number, place in enumerate(places, start=1):
+        for number, place in enumerate(places):
             what = f"measuring {one_line(str(place.folder))},"
-            line.show(TimedProgress(what=what, elapsed_s=number, total_s=len(places), read_bytes=0))
+
+            def stopping(what: str = what, done: int = number) -> bool:
+                elapsed_s = time.monotonic() - started
+                line.show(CountProgress(what=what, unit="places", done=done, total=len(places), elapsed_s=elapsed_s))
+                return stop.pressed()
+
             try:
-                desk.measure(place, stop.pressed)
+                desk.measure(place, stopping)
             except StorageError as error:
                 line.clear()
                 print(f"artesian: {one_line(str(error))}", file=sys.stderr)

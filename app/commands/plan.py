@@ -20,7 +20,7 @@ from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
 from app.report import envelope, format_bytes
 from app.settings import load_settings
 from app.sizes import bytes_of
-from app.values import RULES
+from app.values import RULES, Numerics
 from engine.draft.settings import DraftMode
 from planner.explain import VRAM_SHARE, curve, explain
 from planner.facts import Drive, Gpu, MachineFacts, assumed_rates, at_memory_rate, with_drives
@@ -48,6 +48,7 @@ def run(
     cache_rows: Annotated[int | None, Parameter(help="Rows of each engram table kept. [default: planned]")] = None,
     depth: Annotated[int | None, Parameter(help="Reads in flight on each drive. [default: by its kind]")] = None,
     draft: Annotated[DraftMode | None, Parameter(help="With room for the draft head. [default: auto]")] = None,
+    numerics: Annotated[Numerics | None, Parameter(help="As the run has it. [default: as set, else exact]")] = None,
     mirror: Annotated[list[str] | None, Parameter(help="Folder with copies of shards; may be repeated.")] = None,
     split: Annotated[list[str] | None, Parameter(help="Folder with more shards; may be repeated.")] = None,
     what_if: Annotated[
@@ -88,7 +89,7 @@ def run(
     wishes = make_wishes(
         memory or MemoryOptions(), settings, reading, chunk_tokens=chunk_tokens, drafting=drafting.mode
     )
-    mode = settings.numerics
+    mode = numerics or settings.numerics
     known = (
         released_model(choice.folder, numerics=mode)
         if released

@@ -4,23 +4,25 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import cast
 
-from app.backends.base import OpenEvent
+from app.backends.base import OpenEvent, RunFacts
 from app.commands import ask
 from app.drafting import DraftOptions, make_drafting
 from app.errors import TranscriptError
 from app.exits import ExitCode
-from app.model_choice import choose_model, require_folder
-from app.paths import settings_file
+from app.model_choice import ModelChoice, choose_model, require_folder
+from app.paths import demo_folder, settings_file
 from app.progress import ProgressLine
 from app.reading import MemoryOptions, ReadingOptions, make_reading, make_wishes
 from app.report import envelope
 from app.sanitize import one_line
-from app.settings import load_settings
+from app.settings import Settings, load_settings
 from app.stopping import StopKey
 from app.transcripts.records import Node
 from app.transcripts.replay import Compared, compare, steps
+from app.values import IndexOwner, Numerics
 from engine.events import Event, Notice, PrefillProgress
 
 
@@ -33,18 +35,19 @@ def run_again(
     if facts is None and model is None:
         raise TranscriptError("the reply does not say by which model it was made", hint="Name it with --model.")
     settings = load_settings(settings_file())
-    choice = choose_model(model or (facts.model if facts else None), settings)
+    choice = _made_by(facts, model, settings)
     require_folder(choice)
     how = make_reading(ReadingOptions(), settings, choice)
     draft = make_drafting(DraftOptions(), settings)
     backend = ask.make_local(
         choice,
-        cast(ask.Numerics, facts.numerics) if facts and facts.numerics in ("exact", "reference") else "exact",
-        cast(ask.IndexOwner, facts.index_owner) if facts and facts.index_owner == "nearest" else "published",
+        cast(Numerics, facts.numerics) if facts and facts.numerics in ("exact", "reference") else "exact",
+        cast(IndexOwner, facts.index_owner) if facts and facts.index_owner == "nearest" else "published",
         how,
         make_wishes(MemoryOptions(), settings, how, drafting=draft.mode),
         draft,
     )
+    backend.measure(wanted[-1].request)  # so that the plan has room for a long conversation
     progress = ProgressLine(sys.stderr)
 
     def opening(event: OpenEvent) -> None:
@@ -82,6 +85,15 @@ def run_again(
     if stopped:
         return ExitCode.STOPPED
     return ExitCode.DONE if equal else ExitCode.FAILED
+
+
+def _made_by(facts: RunFacts | None, model: str | None, settings: Settings) -> ModelChoice:
+    """The model that `--model` names, else the one the reply was made by, wherever the demo lies now."""
+    if model is not None or facts is None:
+        return choose_model(model, settings)
+    if facts.is_demo:
+        return ModelChoice(folder=demo_folder(), origin="demo", is_demo=True)
+    return ModelChoice(folder=Path(facts.model), origin="the transcript; --model names another", is_demo=False)
 
 
 def _lines(result: Compared) -> list[str]:

@@ -84,10 +84,12 @@ class FileOps:
         mine = os.fstat(fd)
         return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
 
-    def lock(self, fd: int) -> bool:
-        """Take the file for this descriptor alone, if nobody has it; whether that worked."""
+    def lock(self, fd: int, *, shared: bool = False) -> bool:
+        """Take the file for this descriptor alone, or beside others that share it, if nobody has it; whether that
+        worked.
+        """
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

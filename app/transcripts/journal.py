@@ -59,7 +59,8 @@ class Journal:
         journal = cls(path, files, first_line=first_line)
         if to_read:
             journal._fd = files.open(path, os.O_RDONLY)
-            journal.held_elsewhere = not journal._lock(journal._fd)
+            # Shared, for which no right to write is needed: network drives ask for that otherwise.
+            journal.held_elsewhere = not journal._lock(journal._fd, shared=True)
             if journal.has_locks:
                 files.unlock(journal._fd)
             return journal
@@ -234,9 +235,9 @@ class Journal:
         self._needs_break &= self._end == self._synced_end
         self._synced_end = self._end
 
-    def _lock(self, fd: int) -> bool:
+    def _lock(self, fd: int, *, shared: bool = False) -> bool:
         try:
-            return self._files.lock(fd)
+            return self._files.lock(fd, shared=shared)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise

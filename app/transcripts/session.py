@@ -101,7 +101,10 @@ class ChatSession:
             return request
         run = node.runs[-1]
         # The mode stands at the front of the prompt: in another one it would not be the same reply that goes on.
-        return replace(request, effort=run.effort, sampling=replace(request.sampling, seed=run.sampling.seed))
+        return replace(
+            request, effort=run.effort, sampling=replace(request.sampling, seed=run.sampling.seed),
+            max_tokens=self.max_tokens or default_max_tokens(run.effort),
+        )  # fmt: skip
 
     def begin_reply(self, node: Node, request: TurnRequest, facts: RunFacts | None = None) -> ReplyWriter:
         """A reply that is about to be made: under a message of the user, or more of a reply.

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
+from rich.text import Text
 from textual import work
 from textual.binding import BindingType
 from textual.driver import Driver
@@ -205,7 +206,8 @@ class ArtesianApp(ThemedApp):
             self._exception = error
             self._exception_event.set()
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        self.panic(f"artesian: unexpected failure: {what}\n  The traceback is in {log_file()}.")
+        # As Text: a string would be taken for markup.
+        self.panic(Text(f"artesian: unexpected failure: {one_line(what)}\n  The traceback is in {log_file()}."))
 
     # what is pasted: Textual's lines of text, the palette's among them, would send controls inside to the terminal
 

@@ -53,9 +53,10 @@ def copy(
 
     `what` names it for the user, with a capital: "Reply". Raises: OSError when it had to be a file and could not.
     """
+    text = text.encode("utf-8", errors="replace").decode()  # half of a pair, in a file from elsewhere, has no bytes
     size = f"{len(text):,} character{'' if len(text) == 1 else 's'}"
     path = folder / "clipboard.txt"
-    why = refusal(len(text.encode("utf-8", errors="replace")), environ)
+    why = refusal(len(text.encode()), environ)
     if why:
         write_whole(path, text, mode=PRIVATE_FILE)
         return Copied(f"{what} written to {path}, as {why}.", path)

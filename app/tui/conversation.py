@@ -21,7 +21,7 @@ from app.tui.widgets.turn import ReplyRows, UserRows
 from app.values import default_max_tokens
 from engine.errors import Stopped
 from engine.events import LoadProgress, Notice, PrefillProgress, TextDelta, ThinkingDelta, TurnDone, TurnStats
-from engine.prompt import UserMessage
+from engine.prompt import SystemMessage, UserMessage
 
 MessageRows = UserRows | ReplyRows
 
@@ -62,13 +62,17 @@ class Conversation:
         return self.session.transcript
 
     def refresh(self) -> bool:
-        """Take what another window has added to its file; whether there was anything."""
+        """Take what another window has added to its file; whether there was anything. May wait for the drive."""
+        transcript = self.transcript
+        before = {node.id: node for node in transcript.nodes()}
         try:
-            if not self.transcript.refresh():
+            if not transcript.refresh():
                 return False
         except OSError:
             return False  # a drive that is gone for now; what is shown stays
-        self._known.clear()  # any of them may have grown
+        now = {node.id: node for node in transcript.nodes()}
+        for name in [name for name in self._known if now.get(name) != before.get(name)]:
+            self._known.pop(name, None)
         return True
 
     # rows
@@ -124,6 +128,8 @@ class Conversation:
         session = self.session
         before = self.transcript.path(parent) if parent is not None else []
         messages = [message for node in before if (message := as_message(node)) is not None]
+        if self.transcript.head is None and session.system:
+            messages.insert(0, SystemMessage(text=session.system))
         return TurnRequest(
             messages=(*messages, UserMessage(parts=(text,))),
             effort=session.effort,

@@ -12,6 +12,7 @@ from engine.audit.view import View
 from engine.errors import ConfigError, SamplerSettingsError, TokenizerError
 from engine.sampler_settings import default_settings
 from engine.tokenizer_file import TokenizerFile, read_tokenizer_file
+from engine.tokens import ChatTokenizer
 
 
 def _tokenizer(view: View) -> Iterator[Finding]:
@@ -27,6 +28,11 @@ def _tokenizer(view: View) -> Iterator[Finding]:
         return
     if view.config is None:
         yield Waiting(what="a readable config")
+        return
+    try:
+        ChatTokenizer(tokenizer, image_token_id=view.config.image_token_id)  # as a run makes it
+    except TokenizerError as error:
+        yield Fault(message=str(error), found="unusable", expected="the model's tokenizer", hint=error.hint)
         return
     highest = _highest_id(tokenizer)
     if highest >= view.config.vocab_size:

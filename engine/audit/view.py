@@ -17,8 +17,7 @@ from engine.config import ConfigReading, ModelConfig
 from engine.config_relations import MAX_ROUTED_EXPERTS, routed_experts
 from engine.errors import ConfigError
 from engine.inventory import Group, Tensors, expected_tensors, is_place_holder_tower
-from storage.headers import LENGTH_BYTES, TensorEntry
-from storage.inspection import SHARD_SUFFIX
+from storage.headers import LENGTH_BYTES, SHARD_SUFFIX, TensorEntry
 from storage.inventory import Inventory, ShardRecord
 
 if TYPE_CHECKING:

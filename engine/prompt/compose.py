@@ -7,7 +7,7 @@ the text is encoded where they do not: it was edited, or cut at a stop string.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 from engine.events import TextDelta
 from engine.prompt.messages import AssistantMessage, Draft
@@ -86,10 +86,20 @@ def _drawn(tokenizer: ChatTokenizer, answer: AssistantMessage, *, thinking: bool
     return answer.ids if _said(tokenizer, answer.ids, False) == ("", answer.text) else None
 
 
-@lru_cache(maxsize=1024)
+_MOST_KEPT = 1024
+_kept: WeakKeyDictionary[ChatTokenizer, dict[tuple[tuple[int, ...], bool], tuple[str, str]]] = WeakKeyDictionary()
+"""What answers say, as long as their tokenizer is in use: that of the release takes 190 MB."""
+
+
 def _said(tokenizer: ChatTokenizer, ids: tuple[int, ...], thinking: bool) -> tuple[str, str]:
     """Reasoning and answer as a turn shows them. Kept: the answers of a conversation are looked at every turn."""
-    parser = ReplyParser(tokenizer, thinking)
-    deltas = [delta for token in ids for delta in parser.push(token)] + parser.finish()
-    said = ["".join(d.text for d in deltas if isinstance(d, TextDelta) is answer) for answer in (False, True)]
-    return said[0].rstrip("\n"), said[1]
+    kept = _kept.setdefault(tokenizer, {})
+    found = kept.get((ids, thinking))
+    if found is None:
+        parser = ReplyParser(tokenizer, thinking)
+        deltas = [delta for token in ids for delta in parser.push(token)] + parser.finish()
+        said = ["".join(d.text for d in deltas if isinstance(d, TextDelta) is answer) for answer in (False, True)]
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        found = kept[ids, thinking] = said[0].rstrip("\n"), said[1]
+    return found

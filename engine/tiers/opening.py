@@ -26,7 +26,9 @@ def open_cards(plans: Sequence[CardPlan], devices: Sequence[torch.device]) -> Op
     """The devices that a plan uses; those the system no longer has are left out."""
     there = [plan for plan in plans if plan.card < len(devices)]
     cards = {
-        plan.card: Card(devices[plan.card], plan.name) for plan in there if plan.layers or any(plan.slots.values())
+        plan.card: Card(devices[plan.card], plan.name)
+        for plan in there
+        if plan.layers or plan.head or plan.drafts or any(plan.slots.values())
     }
     layers = {layer: cards[plan.card] for plan in there for layer in plan.layers}
     head = next((cards[plan.card] for plan in there if plan.head), None)

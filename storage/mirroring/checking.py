@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import CopyDiffers, StorageError, shown
+from storage.errors import CopyDiffers, DriveError, StorageError, shown
 from storage.mirrorcheck import first_difference
 from storage.mirroring.manifest import CopiedShard, Manifest
 from storage.reader import ShardFile, open_shard
@@ -31,7 +31,7 @@ class CheckedShard:
     error: StorageError | None
     """What differs, or why it could not be read; None when everything checked is right."""
     bad_blocks: tuple[int, ...] = ()
-    """Blocks that differ, by number, of those checked."""
+    """Blocks that differ or cannot be read, by number, of those checked."""
     first_difference: int | None = None
     """Offset of the first byte that differs from the source; None when the source cannot tell."""
 
@@ -81,6 +81,7 @@ def _check(
 ) -> CheckedShard:
     checked_bytes = 0
     bad: list[int] = []
+    unreadable: DriveError | None = None
 
     def result(error: StorageError | None, first: int | None = None) -> CheckedShard:
         return CheckedShard(
@@ -102,7 +103,12 @@ def _check(
         for index in blocks_to_check(len(copied.blocks), everything=everything, seed=f"{seed} {shard}"):
             if should_stop():
                 break
-            block = _block(file, index, copied.block_bytes)
+            try:
+                block = _block(file, index, copied.block_bytes)
+            except DriveError as error:  # what is behind it may be sound, and what is not can be written again
+                unreadable = unreadable or error
+                bad.append(index)
+                continue
             checked_bytes += len(block)
             on_bytes(len(block))
             if hashlib.sha256(block).hexdigest() != copied.blocks[index]:
@@ -111,8 +117,8 @@ def _check(
         return result(error)
     finally:
         file.close()
-    if not bad:
-        return result(None)
+    if not bad or unreadable is not None:
+        return result(unreadable)
     return result(*_named(path, shard, copied, bad, sources(shard), system))
 
 

@@ -206,12 +206,12 @@ class Copier:
         header, written_ns = job.header, _written_ns(job.source)
         source = open_shard(job.source, header.shard, self._reads, expected_bytes=header.file_bytes)
         try:
-            part = Part.open(self._folder, PartFacts.of(header, self._block_bytes), self._writes)
+            part = Part.open(self._folder, PartFacts.of(header, self._block_bytes, written_ns), self._writes)
             try:
                 progress.begin(header.shard, len(part.hashes) * self._block_bytes)
                 if not self._fill(source, part, progress) or not self._verify(source, part, progress):
                     return None
-                self._require_same_header(source, header)
+                self._require_same(job, source, written_ns)
                 part.finish()
                 if written_ns is not None:
                     with suppress(OSError):  # so that a copy of this copy is known to be of the same file
@@ -291,11 +291,12 @@ class Copier:
                 hint="Free some space and start the copy again; it goes on where it was.",
             )
 
-    def _require_same_header(self, source: ShardFile, header: ShardHeader) -> None:
-        """A source that was rewritten meanwhile, at the same size, is no source."""
+    def _require_same(self, job: CopyJob, source: ShardFile, written_ns: int | None) -> None:
+        """A source that was written to meanwhile, or has another file in its place, is no source."""
+        header = job.header
         front = bytearray(source.file_bytes - header.data_bytes)
         source.read_exactly(memoryview(front), 0)
-        if hashlib.sha256(front).digest() != header.digest:
+        if hashlib.sha256(front).digest() != header.digest or _written_ns(job.source) != written_ns:
             raise ShardChanged(
                 f"{shown(header.shard)} changed while it was copied",
                 shard=header.shard,

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 BLOCK_BYTES = 64 << 20
 """What is written, made durable and journalled at a time: a crash loses half a second of a fast drive's work."""
-_VERSION = 1
+_VERSION = 2
 _HASH = re.compile(r"[0-9a-f]{64}")
 _MAX_JOURNAL_BYTES = 16 << 20
 """200,000 blocks, 13 TB."""
@@ -45,15 +45,18 @@ class PartFacts:
     file_bytes: int
     header_sha256: str
     block_bytes: int
+    source_mtime_ns: int | None
+    """When the file it is made of was written: one that was fetched again has the header it had."""
 
     @classmethod
-    def of(cls, header: ShardHeader, block_bytes: int) -> "PartFacts":
+    def of(cls, header: ShardHeader, block_bytes: int, source_mtime_ns: int | None) -> "PartFacts":
         """The facts of a copy of this shard."""
         return cls(
             shard=header.shard,
             file_bytes=header.file_bytes,
             header_sha256=header.digest.hex(),
             block_bytes=block_bytes,
+            source_mtime_ns=source_mtime_ns,
         )
 
     def line(self) -> str:
@@ -65,6 +68,7 @@ class PartFacts:
             "file_bytes": self.file_bytes,
             "header_sha256": self.header_sha256,
             "block_bytes": self.block_bytes,
+            "source_mtime_ns": self.source_mtime_ns,
         }
         return json.dumps(record) + "\n"
 

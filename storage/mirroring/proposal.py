@@ -60,14 +60,16 @@ def propose(
     rates_bytes_s: Mapping[str, float],
     place_rate_bytes_s: float | None,
     there: frozenset[str] = frozenset(),
+    begun_bytes: int = 0,
     budget_bytes: int | None = None,
 ) -> Proposal:
     """The best set of copies on `place`.
 
     `rates_bytes_s` are the cold read rates of the drives the model is on now, `place_rate_bytes_s` that of the place.
-    `there` are shards the place has copies of already; `budget_bytes` limits what is copied, as does the free space.
+    `there` are shards the place has copies of already; `budget_bytes` limits what is copied, as does the free space,
+    with the `begun_bytes` that an interrupted copy has taken of it.
     """
-    room = max(0, place.free_bytes - reserve_bytes(place))
+    room = max(0, place.free_bytes + begun_bytes - reserve_bytes(place))
     if budget_bytes is not None:
         room = min(room, budget_bytes)
     chosen, copy_bytes = [], 0

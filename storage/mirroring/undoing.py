@@ -102,9 +102,10 @@ def remove_copies(
         for shard in wanted:
             path = folder / shard
             size = _bytes_on_drive(path)
-            manifest = without_shard(manifest, shard)
-            write_manifest(folder, manifest, writes)  # before the file goes: a copy without a record is no harm
+            # Before the record changes: that takes room, and the drive may be full. A record of no file is no harm.
             _unlink(path, writes)
+            manifest = without_shard(manifest, shard)
+            write_manifest(folder, manifest, writes)
             freed += size
         freed += _leftovers(folder, writes)
         if not manifest.shards:

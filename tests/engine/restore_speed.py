@@ -25,7 +25,9 @@ from engine.tokens import ChatTokenizer
 from storage.checkpoint import Checkpoint
 from tests.engine.conftest import TINY
 
-IDENTITY = Identity(fingerprint="f", payload="p", numerics="exact", index_owner="published", kernels="here")
+IDENTITY = Identity(
+    fingerprint="f", payload="p", tokenizer="t", numerics="exact", index_owner="published", kernels="here"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,9 @@ def test_rounded_keys_in_half_the_memory_change_no_bit(reference: Model, tmp_pat
     assert halved.tail().windows.nbytes * 2 == full.tail().windows.nbytes
     kept = KeptStates(halved)
     kept.keep()
-    identity = Identity(fingerprint="f", payload="p", numerics="reference", index_owner="published", kernels="torch")
+    identity = Identity(
+        fingerprint="f", payload="p", tokenizer="t", numerics="reference", index_owner="published", kernels="torch"
+    )
     point = kept.find([*halved.tokens, 0], [(0, halved.n_tokens)])
     write_pieces(tmp_path / "state", lambda: kept.pieces(point), identity)
     other_kept = KeptStates(State(config))

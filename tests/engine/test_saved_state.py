@@ -16,7 +16,9 @@ from tests.engine.restore_speed import measure
 from tests.engine.test_conversation import QUESTIONS, Chat
 from tests.engine.test_state import same
 
-IDENTITY = Identity(fingerprint="f", payload="p", numerics="exact", index_owner="published", kernels="torch")
+IDENTITY = Identity(
+    fingerprint="f", payload="p", tokenizer="t", numerics="exact", index_owner="published", kernels="torch"
+)
 
 
 @pytest.fixture(scope="module")

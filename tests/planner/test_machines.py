@@ -115,11 +115,12 @@ def kv_bytes(context: int, stages: int) -> int:
 
 
 def scratch_bytes(rows: int, context: int) -> int:
-    """The widest moment: the stream in four copies, three vectors of the width, and the attention half's three arrays
-    of all heads with its low ranks; 2 x 512 chosen groups of 8 bytes; a byte for eight positions of the context.
+    """The widest moment: the stream in four copies as it was and as it will be, three vectors of the width, and the
+    attention half's three arrays of all heads with its low ranks; 2 x 512 chosen groups of 8 bytes; a byte for eight
+    positions of the context.
     """
     attention = 3 * H * HD + RQ + G * RO
-    return rows * ((M * D + 3 * D + attention) * 4 + 2 * 8 * TOP_K + context // 8) + 4 * V
+    return rows * ((2 * M * D + 3 * D + attention) * 4 + 2 * 8 * TOP_K + context // 8) + 4 * V
 
 
 def rows_bytes(cache_rows: int, embedding_rows: int) -> int:

@@ -44,6 +44,8 @@ class Flow:
         self._source.append(text)
         done = self._growing.push(text)
         if self.is_raw:
+            self.blocks += done
+            self.tail = self._growing.tail()
             self._lay_out()
             return
         self._take_back_tail()

@@ -58,8 +58,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
         elif self._find.is_open:
             self._close_find()
         elif self._editing is not None:
-            self._editing = None
-            self.prompt.set_text("")
+            self._leave_edit()
             self.note("")
         elif self.view.cursor is not None or self.focused is self.view:
             self.view.leave_cursor()
@@ -68,6 +67,12 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
             self._armed = None
             self.note("")
 
+    def _leave_edit(self) -> None:
+        """The message stays as it was, and what was in the box before comes back."""
+        self._editing = None
+        self.prompt.set_text(self._set_aside)
+        self._set_aside = ""
+
     def action_new_chat(self) -> None:
         """Begin an empty conversation."""
         if self.may_leave():
@@ -75,7 +80,8 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
 
     def open_transcript(self, transcript_id: str) -> None:
         """Show another conversation; a reply that grows is stopped and kept first."""
-        if transcript_id == self.conversation.transcript.id or not self.may_leave():
+        shown = self.conversation.transcript
+        if (transcript_id == shown.id and not shown.read_only) or not self.may_leave():
             return
         if any(left.id == transcript_id for left in self._left):
             # Opened now it would be one that another holds, which is ourselves.
@@ -107,7 +113,9 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
             self._left.append(old.transcript)
         else:
             self.close_transcript(old.transcript)
-        self._editing = self._armed = self._refused = None
+        if self._editing is not None:
+            self._leave_edit()
+        self._armed = self._refused = None
         self._drop_price()
         self.conversation = Conversation(self._session_of(transcript))
         self.note("")

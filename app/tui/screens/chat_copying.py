@@ -2,12 +2,11 @@
 
 import asyncio
 
-from app.copied_text import conversation_text, details_of, export_to
+from app.copied_text import code_blocks, conversation_text, details_of, export_to
 from app.errors import UsageError
 from app.paths import data_dir
 from app.tui import clipboard
 from app.tui.screens.chat_frame import ChatFrame
-from app.tui.widgets.turn import Stop
 
 
 class CopyActions(ChatFrame):
@@ -21,14 +20,14 @@ class CopyActions(ChatFrame):
         else:
             self._copy(node.text, "Reply" if node.role == "assistant" else "Message")
 
-    def action_copy_code(self, argument: str = "") -> None:
+    async def action_copy_code(self, argument: str = "") -> None:
         """Copy the fence under the cursor; else the last one, or the one with that number."""
         at = self.view.at_cursor
         if at is not None and at[1].kind == "code" and not argument:
             self._copy(at[1].source, "Code")
             return
-        rows = self._rows_of_reply()
-        blocks: list[Stop] = [stop for stop in rows.stops() if stop.kind == "code"] if rows is not None else []
+        node = self._reply()
+        blocks = await asyncio.to_thread(code_blocks, node.text) if node is not None else []  # it may be a long one
         if not blocks:
             self.note("There is no code block in this reply.")
             return
@@ -36,7 +35,7 @@ class CopyActions(ChatFrame):
         if not 1 <= number <= len(blocks):
             self.note(f"There are {len(blocks)} code blocks; give a number from 1.")
             return
-        self._copy(blocks[number - 1].source, "Code")
+        self._copy(blocks[number - 1], "Code")
 
     def action_copy_details(self) -> None:
         """Copy the reply with its question and its figures."""
@@ -49,6 +48,9 @@ class CopyActions(ChatFrame):
 
     def action_copy_chat(self) -> None:
         """Copy the conversation."""
+        if self.conversation.transcript.head is None:
+            self.note("There is nothing to copy yet.")
+            return
         self._copy(conversation_text(self.conversation.transcript.path()), "Conversation")
 
     async def action_export(self, argument: str = "") -> None:

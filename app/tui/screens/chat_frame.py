@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from rich.cells import cell_len, set_cell_size
 from textual import on
 from textual.app import ComposeResult
 from textual.content import Content
@@ -80,11 +81,15 @@ class ChatFrame(Screen[None], Kept):
         self._is_open = False
         self._n_turns = 0
         self._ticket = 0
+        self._model_ticket = 0  # the newest of the model before
         self._shows_price = False
+        self._shows_problem = False
+        self._takes_added = False  # what another window has added is being read
         self._priced: Priced | None = None
         self._price_timer: Timer | None = None
         self._context_tokens: int | None = None
         self._editing: Node | None = None
+        self._set_aside = ""  # what was in the box before an edit
         self._armed: tuple[str, str] | None = None  # a dear action that was asked about, and its message
         self._status_due = 0.0
         self._real_model = ""  # what the released model would take and give here
@@ -129,6 +134,10 @@ class ChatFrame(Screen[None], Kept):
             if transcript.read_only:
                 self.note(transcript.read_only, "$warning")
 
+    def on_screen_resume(self) -> None:
+        """Back from another screen, where its title may have been changed."""
+        self._show_heading()
+
     def on_resize(self) -> None:
         """Say so when there is no room, and save rows where there are few."""
         width, height = self.size
@@ -145,14 +154,18 @@ class ChatFrame(Screen[None], Kept):
         if self.focused is None:
             self.set_focus(self.prompt.editor)
 
-    def reload(self) -> None:
-        """Show the path to the head again."""
+    def reload(self, *, stays: bool = False) -> None:
+        """Show the path to the head again, from its end or from where it is read."""
         conversation = self.conversation
         rows = conversation.rows(self.view.text_cells)
         # The blank row parts the heading from what scrolls under it.
         cells = self.view.text_cells
         if rows:
-            self.view.show([NoteRows([()], cells), *rows])
+            messages = [NoteRows([()], cells), *rows]
+            if stays:
+                self.view.replace(messages)
+            else:
+                self.view.show(messages)
         else:
             self.view.show([NoteRows(self._welcome(), cells)], from_top=True)  # what it is stands before its keys
         self._show_heading()
@@ -192,14 +205,14 @@ class ChatFrame(Screen[None], Kept):
         model = "demo" if self.artesian.choice.is_demo else one_line(self.artesian.choice.folder.name)
         note = "  can only be read" if transcript.read_only else ""
         room = max(self.size.width - len(model) - 4 - len(note), 8)
-        shown = title if len(title) <= room else title[: room - 3] + "..."
-        line = Content.assemble((shown, "bold"), (note, "$warning"), " " * max(room - len(shown), 0), "  ",
+        shown = title if cell_len(title) <= room else set_cell_size(title, room - 3) + "..."
+        line = Content.assemble((shown, "bold"), (note, "$warning"), " " * max(room - cell_len(shown), 0), "  ",
                                 (model, MUTED))  # fmt: skip
         self._heading.update(line)
 
     def note(self, text: str, style: str = "") -> None:
         """Say something above the box; "" takes it away."""
-        self._shows_price = False
+        self._shows_price = self._shows_problem = False
         if not text and not self._note.has_class("-shown"):
             return
         self._note.update(Content.styled(one_line(text), style))

@@ -4,6 +4,7 @@ from textual import on
 
 from app.tui.screens.chat_frame import ChatFrame
 from app.tui.widgets.find_bar import FindBar
+from app.tui.widgets.turn import ReplyRows
 
 
 class LookActions(ChatFrame):
@@ -32,7 +33,7 @@ class LookActions(ChatFrame):
             return
         rows.fold(not rows.is_folded)
         self.conversation.folds = rows.is_folded
-        self.view.changed(self.view.messages.index(rows))
+        self._rows_changed(rows)
 
     def action_raw(self) -> None:
         """Show the reply as it was written, or rendered."""
@@ -41,13 +42,18 @@ class LookActions(ChatFrame):
             self.note("There is no reply yet.")
             return
         rows.set_raw(not rows.is_raw)
+        self._rows_changed(rows)
+
+    def _rows_changed(self, rows: ReplyRows) -> None:
+        self.view.look_again()
         self.view.changed(self.view.messages.index(rows))
+        if self._find.is_open:
+            self._show_count()
 
     def action_find(self, argument: str = "") -> None:
         """Look for text in the conversation."""
         self._find.open(argument)
-        if argument:
-            self._look(argument)
+        self._look(self._find.text)
 
     def action_find_next(self) -> None:
         """The next place."""
@@ -78,7 +84,8 @@ class LookActions(ChatFrame):
 
     def _show_count(self) -> None:
         n_places = len(self.view.matches)
-        self._find.show_count(f"{self.view.match_index + 1} of {n_places}" if n_places else "nothing found")
+        nothing = "nothing found" if self._find.text.strip() else ""
+        self._find.show_count(f"{self.view.match_index + 1} of {n_places}" if n_places else nothing)
 
     def _close_find(self) -> None:
         self._find.close()

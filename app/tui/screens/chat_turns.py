@@ -41,6 +41,8 @@ class TurnActions(ChatFrame):
         still = conversation.running.rows.n_still_rows if conversation.running is not None else 0
         for event in events:
             self._take_state(event)
+            if isinstance(event, Notice):
+                still = 0  # it stands before the reply
             running = conversation.running
             if running is None:
                 continue
@@ -61,7 +63,7 @@ class TurnActions(ChatFrame):
     def _take_state(self, event: HostEvent) -> None:
         match event:
             case Opening():
-                self._model_state = "opening the model"
+                self._is_open, self._model_state = False, "opening the model"
             case LoadProgress():
                 self._model_state = loading_text(event)
             case Opened():
@@ -76,25 +78,25 @@ class TurnActions(ChatFrame):
                 self._model_state = "ready"
             case Measured():
                 self._measured(event)
-            case Notice() if self.conversation.running is None:
+            case Notice() if (running := self.conversation.running) is None or not running.has_begun:
                 self.notify(visible(event.text), severity="warning", markup=False, timeout=12)
-            case TurnDone() | TurnFailed():
-                for transcript in self._left:
-                    self.close_transcript(transcript)
-                self._left.clear()
+            case TurnDone() | TurnFailed() if self._left:
+                self.close_transcript(self._left.pop(0))  # turns end in the order in which they were asked for
             case _:
                 pass
 
     def _turn_ended(self, rows: ReplyRows, event: HostEvent) -> None:
-        self.artesian.last_turn = self.conversation.last_stats
+        if isinstance(event, TurnDone):
+            self.artesian.last_turn = event.stats
         self.note("")
         self._show_heading()
         if rows.is_long:
             self.run_worker(self._settle(rows), exit_on_error=False)
         if isinstance(event, TurnFailed) and isinstance(event.error, PromptError) and not self.prompt.text.strip():
-            node = self._message_of_user()
-            if node is not None:  # it cannot be run as it is: back into the box, to be changed
-                self._edit(node)
+            transcript = self.conversation.transcript
+            asked = transcript.path(rows.node_id)[-2:-1]
+            if asked and asked[0].role == "user":  # it cannot be run as it is: back into the box, to be changed
+                self._edit(asked[0])
         elif self.prompt.text.strip():
             self._price_soon()
 
@@ -112,10 +114,25 @@ class TurnActions(ChatFrame):
         transcript = self.conversation.transcript
         if transcript.problem is not None:
             self.note(transcript.problem, "$warning")
+            self._shows_problem = True
             self.run_worker(transcript.retry, thread=True, group="retry", exclusive=True, exit_on_error=False)
-        elif transcript.read_only and self.conversation.refresh():
-            self.reload()
+        elif self._shows_problem:
+            self.note("")
+        if transcript.read_only and not self._takes_added:
+            self._takes_added = True
+            self.run_worker(self._take_added(), exit_on_error=False)
         self.show_status()
+
+    async def _take_added(self) -> None:
+        """Show what another window has added, where the user is; read and laid out aside."""
+        conversation, cells = self.conversation, self.view.text_cells
+        try:
+            if await asyncio.to_thread(conversation.refresh):
+                await asyncio.to_thread(conversation.rows, cells)
+                if conversation is self.conversation:
+                    self.reload(stays=True)
+        finally:
+            self._takes_added = False
 
     @on(Prompt.Submitted)
     async def _submitted(self, event: Prompt.Submitted) -> None:
@@ -137,6 +154,9 @@ class TurnActions(ChatFrame):
         except AppError as error:
             self._give_back(event.text, said(error))
             return
+        if editing is not None and self._set_aside and not self.prompt.text:
+            self.prompt.set_text(self._set_aside)
+        self._set_aside = ""
         self._answer(node, session.request(node))
 
     def _give_back(self, text: str, why: str) -> None:
@@ -163,16 +183,17 @@ class TurnActions(ChatFrame):
     @on(Prompt.Changed)
     def _draft_changed(self, event: Prompt.Changed) -> None:
         event.stop()
-        self._armed = None
         self.typed_s = time.monotonic()
         if self._given_back is not None and event.text in (self._given_back, ""):
             return  # what is said of it stays; the box was emptied before it was given back
         self._given_back = None
-        if not event.text.strip() or event.text.startswith("/"):
-            self._ticket += 1
+        if not _is_draft(event.text):
+            if self._priced is not None and self._priced.draft is not None:
+                self._drop_price()
             if self._shows_price:  # anything else that is said there is not about the draft
                 self.note("")
             return
+        self._armed = None
         self._price_soon()
 
     def _drop_price(self) -> None:
@@ -187,6 +208,9 @@ class TurnActions(ChatFrame):
         self.conversation.session.take_defaults(defaults)
         self._refused = self._context_tokens = self._armed = None
         self._drop_price()
+        self._model_ticket = self._ticket
+        if self.conversation.transcript.head is None and self.conversation.running is None:
+            self.reload()  # it says whose chat this is
         self._show_heading()
         self.show_status()
         if self.prompt.text.strip():
@@ -199,7 +223,10 @@ class TurnActions(ChatFrame):
 
     def _price_draft(self) -> None:
         text, editing = self.prompt.text, self._editing
-        if not text.strip():
+        if not _is_draft(text):
+            return
+        if self._priced is not None and self._priced.draft is None:
+            self._price_soon()  # an action waits for its own price
             return
         transcript = self.conversation.transcript
         parent = transcript.head
@@ -220,7 +247,7 @@ class TurnActions(ChatFrame):
         self.artesian.host.measure(self._ticket, request)
 
     def _measured(self, event: Measured) -> None:
-        if event.cost is not None:
+        if event.cost is not None and event.ticket > self._model_ticket:
             self._context_tokens = event.cost.context_tokens
         priced = self._priced
         if priced is None or event.ticket != priced.ticket or event.ticket != self._ticket:
@@ -229,7 +256,8 @@ class TurnActions(ChatFrame):
         if event.cost is None:
             assert event.error is not None, "no cost, so something kept it from being known"
             why = said(event.error)
-            self._refused = (priced.draft, why) if priced.draft is not None else None
+            is_for_good = isinstance(event.error, PromptError)  # a drive may come back
+            self._refused = (priced.draft, why) if priced.draft is not None and is_for_good else None
             self.note(why, "$warning")
             return
         self._refused = None
@@ -290,6 +318,8 @@ class TurnActions(ChatFrame):
         self.note("Editing: Enter sends it as a branch, Esc leaves it.")
 
     def _edit(self, node: Node) -> None:
+        if self._editing is None:
+            self._set_aside = self.prompt.text
         self._editing = node
         self.view.leave_cursor()
         self.prompt.set_text(node.text)
@@ -320,5 +350,11 @@ class TurnActions(ChatFrame):
             self.note(f"This is the {'first' if step < 0 else 'last'} of {len(siblings)}.")
             return
         transcript.select(siblings[index])
+        self._refused = self._given_back = None  # behind this branch it may fit
         self.reload()
         self.note(f"Branch {index + 1} of {len(siblings)}.")
+
+
+def _is_draft(text: str) -> bool:
+    """Whether it is about to be sent, and not a command."""
+    return bool(text.strip()) and not text.startswith("/")

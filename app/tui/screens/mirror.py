@@ -83,8 +83,7 @@ class MirrorScreen(PanelScreen):
     def on_mount(self) -> None:
         """Look around, and follow the work."""
         self._about("Looking at the drives...")
-        job = context(self.app).drive_job
-        self._settled = job if job is not None and not job.is_running else None
+        self._settled = None  # what ended while this was closed has changed the settings too
         self._look()
         self.set_interval(REFRESH_S, self._follow)
 
@@ -96,13 +95,13 @@ class MirrorScreen(PanelScreen):
             states = {state.folder.resolve(): state for state in desk.states()}
             rows = []
             for place in desk.places():
-                target = desk.target_on(place)
                 state = next((s for s in states.values() if s.drive == place.drive.name and s.shards), None)
+                target = state.folder if state is not None else desk.target_on(place)
                 rows.append(
                     _Row(
                         place=place,
-                        target=state.folder if state is not None else target,
-                        proposal=desk.propose(place),
+                        target=target,
+                        proposal=desk.propose(place, target=target),
                         state=state,
                         rate=desk.rate_of(place),
                     )

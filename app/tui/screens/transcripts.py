@@ -74,6 +74,7 @@ class TranscriptsScreen(PanelScreen):
         self._deleted: list[str] = []
         self._timer: Timer | None = None
         self._asked = 0
+        self._shown_text = ""
 
     def body(self) -> Iterable[Widget]:
         """Search box, list, and a line for what there is to say."""
@@ -107,11 +108,15 @@ class TranscriptsScreen(PanelScreen):
         chosen = self._chosen()
         self._listed = found
         options = self.query_one(OptionList)
+        at = options.highlighted or 0
         options.clear_options()
         options.add_options([Option(_entry(item), id=item.info.id) for item in found])
         ids = [item.info.id for item in found]
         if found:
-            options.highlighted = ids.index(chosen.info.id) if chosen and chosen.info.id in ids else 0
+            # One that was deleted gives its place to the next; another search begins at the first.
+            at = min(at, len(found) - 1) if text == self._shown_text else 0
+            options.highlighted = ids.index(chosen.info.id) if chosen and chosen.info.id in ids else at
+        self._shown_text = text
         n_found = len(found)
         self.say_beside_heading(f"{n_found:,} found" if text else f"{n_found:,}" if n_found else "")
         nothing = f"Nothing has all the words of {text!r}." if text else "There are none yet. What you write is saved."

@@ -57,6 +57,11 @@ class FindBar(Horizontal):
         """Whether it is shown."""
         return self.has_class("-open")
 
+    @property
+    def text(self) -> str:
+        """What is looked for."""
+        return self.query_one(Input).value
+
     def open(self, text: str = "") -> None:
         """Show it, and take what is typed."""
         self.add_class("-open")

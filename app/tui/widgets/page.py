@@ -41,9 +41,9 @@ class Page(VerticalScroll):
         """What stands there now."""
         return self._text.shown.plain
 
-    def redraw(self, draw: Draw | None = None) -> None:
-        """Lay it out again, or something else in its place."""
-        self._text.redraw(draw)
+    def redraw(self) -> None:
+        """Lay it out again."""
+        self._text.redraw()
 
 
 class _Text(Static):
@@ -57,8 +57,7 @@ class _Text(Static):
         if self.content_size.width != self._drawn_for:
             self.redraw()
 
-    def redraw(self, draw: Draw | None = None) -> None:
-        self._draw = draw or self._draw
+    def redraw(self) -> None:
         self._drawn_for = self.content_size.width
         if self._drawn_for > 0:
             self.shown = self._draw(self._drawn_for)

@@ -78,12 +78,6 @@ class TranscriptView(ScrollView, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"transcript--{name}" for name in _STYLES}
 
     @dataclass
-    class CursorMoved(Message):
-        """The block cursor stands on another message, or left."""
-
-        node_id: str | None
-
-    @dataclass
     class Typed(Message):
         """A letter that does nothing here: the user is writing."""
 
@@ -104,6 +98,7 @@ class TranscriptView(ScrollView, can_focus=True):
         """Whether the end is kept in sight."""
         self.matches: list[Match] = []
         self.match_index = 0
+        self._wanted = ""  # what is looked for
         self._starts: list[int] = []
         self._text_cells = TEXT_CELLS
         self._left = 0
@@ -131,20 +126,24 @@ class TranscriptView(ScrollView, can_focus=True):
     def show(self, messages: Sequence[MessageRows], *, from_top: bool = False) -> None:
         """Show these messages instead, from the end or from the top."""
         self.messages = list(messages)
-        self.cursor, self.matches, self.follows = None, [], not from_top
+        self.cursor, self.follows = None, not from_top
         for message in self.messages:
             message.set_width(self._text_cells)
         self._strips.clear()
+        self.look_again()
         self.changed()
         if from_top:
             self.scroll_to(y=0, animate=False, force=True)
             self.follows = False
 
-    def add(self, message: MessageRows) -> None:
-        """One more at the end."""
-        message.set_width(self._text_cells)
-        self.messages.append(message)
-        self.changed(len(self.messages) - 1)
+    def replace(self, messages: Sequence[MessageRows]) -> None:
+        """Show these messages instead, where the user is: others of the same conversation, or more."""
+        self.messages = list(messages)
+        for message in self.messages:
+            message.set_width(self._text_cells)
+        self._strips.clear()
+        self.look_again()
+        self.changed()
 
     def changed(self, first: int = 0, row: int = 0) -> None:
         """The rows from number `row` of message number `first` on are others now."""
@@ -176,7 +175,7 @@ class TranscriptView(ScrollView, can_focus=True):
         self._text_cells = cells
         for message in self.messages:
             message.set_width(cells)
-        self.matches = []
+        self.look_again()
         self.changed()
         if anchor is not None:
             y = self._starts[anchor[0]] + round(share * self.messages[anchor[0]].n_rows)
@@ -235,7 +234,6 @@ class TranscriptView(ScrollView, can_focus=True):
         self.cursor = place
         self._keep_cursor()
         self.refresh()
-        self.post_message(self.CursorMoved(None if place is None else self.messages[place[0]].node_id))
 
     def _keep_cursor(self) -> None:
         """The rows under the cursor, which move as the conversation grows."""
@@ -263,11 +261,17 @@ class TranscriptView(ScrollView, can_focus=True):
 
     def find(self, text: str) -> int:
         """Mark every place of `text`, upper and lower case alike, and go to the last; how many there are."""
-        self.matches = list(self._places_of(text)) if text.strip() else []
+        self._wanted = text
+        self.look_again()
         self.match_index = len(self.matches) - 1
         self.refresh()
         self._show_match()
         return len(self.matches)
+
+    def look_again(self) -> None:
+        """Mark the places in the rows as they are now; who changes rows beside the end calls it."""
+        self.matches = list(self._places_of(self._wanted)) if self._wanted.strip() else []
+        self.match_index = max(min(self.match_index, len(self.matches) - 1), 0)
 
     def find_step(self, step: int) -> None:
         """Go to the next or the previous place, around the ends."""

@@ -62,7 +62,8 @@ class UserRows:
 
     def set_place(self, index: int, count: int) -> None:
         """Which of how many siblings it is, counted from 1."""
-        self.place, self._rows = (index, count), None
+        if (index, count) != self.place:
+            self.place, self._rows = (index, count), None
 
     def stops(self) -> Iterator[Stop]:
         """One: the message."""
@@ -193,6 +194,7 @@ class ReplyRows:
         self.answer.reopen()
         self.thinking.reopen()
         self._footer, self._error = (), None
+        self._make_head()
         self._make_foot()
 
     def set_progress(self, lines: Sequence[str]) -> None:
@@ -207,11 +209,13 @@ class ReplyRows:
     def set_error(self, message: str, hint: str) -> None:
         """What the reply failed of; a line end in it is one of a file's name."""
         self._error = (one_line(message), one_line(hint))
+        self._make_head()
         self._set_progress(())
 
     def set_footer(self, parts: Sequence[str]) -> None:
         """The figures."""
         self._footer = parts
+        self._make_head()
         self._set_progress(())
 
     def set_place(self, index: int, count: int) -> None:
@@ -259,7 +263,9 @@ class ReplyRows:
     @property
     def n_still_rows(self) -> int:
         """Rows at the beginning that more text will not change."""
-        return len(self._head) + self._n_thinking_rows + len(self.answer.rows) if self.answer.source else 0
+        if not self.answer.source or self.is_raw:
+            return 0
+        return len(self._head) + self._n_thinking_rows + len(self.answer.rows)
 
     def row(self, index: int) -> Row:
         """One row."""
@@ -330,7 +336,7 @@ class ReplyRows:
 
     def _thinking_line(self) -> str:
         size = f", {self._n_thinking_tokens:,} tokens" if self._n_thinking_tokens else ""
-        is_done = bool(self.answer.source or self._footer)
+        is_done = bool(self.answer.source or self._footer or self._error)
         what = "thought" if is_done else "thinking"
         return f"{'+' if self.is_folded else '-'} {what}{size}"
 

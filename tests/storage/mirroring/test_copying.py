@@ -260,7 +260,7 @@ def test_a_torn_journal_vouches_only_for_its_whole_lines(model: Path, target: Pa
     target.mkdir()
     header = headers(model)[NAMES[0]]
     data = memoryview((model / NAMES[0]).read_bytes())
-    part = Part.open(target, PartFacts.of(header, BLOCK_BYTES), WriteCalls())
+    part = Part.open(target, PartFacts.of(header, BLOCK_BYTES, 7), WriteCalls())
     for index, sha256 in enumerate(("a" * 64, "b" * 64)):
         part.append(data[index * BLOCK_BYTES :][:BLOCK_BYTES], sha256)
     part.close()
@@ -268,7 +268,7 @@ def test_a_torn_journal_vouches_only_for_its_whole_lines(model: Path, target: Pa
     lines = journal.read_text().split("\n")
     os.truncate(journal, cut)
     whole = len(journal.read_text().split("\n")) - 1
-    again = Part.open(target, PartFacts.of(header, BLOCK_BYTES), WriteCalls())
+    again = Part.open(target, PartFacts.of(header, BLOCK_BYTES, 7), WriteCalls())
     assert again.hashes == lines[1:whole] and part_path(target, NAMES[0]).stat().st_size == BLOCK_BYTES * len(
         again.hashes
     )
