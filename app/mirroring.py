@@ -164,13 +164,13 @@ class MirrorDesk:
         """
         folder = self.target_on(place) if target is None else target
         there = frozenset(self._recorded(folder))
-        parts = {shard: _allocated(part_path(folder, shard)) for shard in self.headers if shard not in there}
+        begun = {shard: _allocated(part_path(folder, shard)) for shard in self.headers if shard not in there}
         if budget_bytes is not None:
             copied = sum(self.headers[shard].file_bytes for shard in there if shard in self.headers)
             budget_bytes = max(0, budget_bytes - copied)
         return propose(
             self.uses, place, rates_bytes_s=self.rates(), place_rate_bytes_s=self.rate_of(place), there=there,
-            begun_bytes=sum(parts.values()), budget_bytes=budget_bytes,
+            begun_bytes=begun, budget_bytes=budget_bytes,
         )  # fmt: skip
 
     def target_on(self, place: Place) -> Path:
@@ -265,7 +265,8 @@ class MirrorDesk:
         kept = [name for name in mirrors if as_named(name).resolve() != target.resolve()]
         if kept == mirrors or self._settings_path is None:
             return False
-        changes = {"mirror": kept or None, "drive_weight": self._weights_but(target) if kept else None}
+        more = kept or self._settings.split
+        changes = {"mirror": kept or None, "drive_weight": self._weights_but(target) if more else None}
         self._settings = edit_settings(self._settings_path, changes)
         return True
 

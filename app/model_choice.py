@@ -13,7 +13,7 @@ from app.slips import no_checkpoint_hint
 from engine.errors import ConfigError
 from storage.errors import MissingFolder
 
-Origin = Literal["--model", "ARTESIAN_MODEL", "settings", "demo", "the transcript; --model names another"]
+Origin = Literal["--model", "ARTESIAN_MODEL", "settings", "demo", "the transcript"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,7 @@ class PlainChat:
         self.shows_thinking = False
         self.replaces: Node | None = None
         """The message that the next line is another version of."""
+        self._asked: Node | None = None  # what the turn that runs answers, unless it goes on with a reply
         self.is_done = False
         self.code = ExitCode.DONE
         self.session_of = session_of
@@ -167,6 +168,7 @@ class PlainChat:
     def answer(self, node: Node, request: TurnRequest) -> None:
         """Run one turn: a reply under a message of the user, or more of a reply."""
         writer = self.session.begin_reply(node, request, self.facts)
+        self.replaces, self._asked = None, node if node.role == "user" else None
         self._n_turns += 1
         sink = TextSink(shows_thinking=self.shows_thinking)
         began_thinking = False
@@ -244,10 +246,8 @@ class PlainChat:
             self.tell("artesian: stopped before the reply began")
         elif isinstance(event, TurnFailed):
             self.fail(event.error)
-            if isinstance(event.error, PromptError):  # it cannot be run as it is, nor can what would follow it
-                self.replaces = next(
-                    (node for node in reversed(self.session.transcript.path()) if node.role == "user"), None
-                )
+            if isinstance(event.error, PromptError) and self._asked is not None:
+                self.replaces = self._asked  # it cannot be run as it is, nor can what would follow it
                 self.tell("The next message replaces it.")
 
     def _greet(self) -> None:

@@ -194,7 +194,7 @@ class Commands:
             found = [node.text for node in self._path() if node.role == "system"] or [chat.session.system]
             chat.tell(found[0] or "There is no system message.")
             return
-        chat.session.system = text
+        chat.session.system, chat.replaces = text, None
         if chat.session.transcript.head is not None:
             chat.session.transcript.add("system", text, None)
         chat.tell("It stands before what you write next.")

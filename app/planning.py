@@ -146,7 +146,7 @@ def gather_facts(folders: Sequence[Path], book: RateBook) -> MachineFacts:
     notes = [fault] if fault else []
     for folder in folders:
         # Where its shards are, which may be links to another drive.
-        for place in sorted({path.resolve().parent for path in folder.glob(f"*{SHARD_SUFFIX}")}) or [folder]:
+        for place in sorted({Path(os.path.realpath(p)).parent for p in folder.glob(f"*{SHARD_SUFFIX}")}) or [folder]:
             try:
                 found = drive_of(place)
             except StorageError as error:

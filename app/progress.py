@@ -106,9 +106,10 @@ class ProgressLine:
 
     def clear(self) -> None:
         """Take the line away; nothing if there is none."""
-        if self._width:
-            self._write("\r" + " " * self._width + "\r")
-            self._width = 0
+        with self._lock:
+            if self._width:
+                self._write("\r" + " " * self._width + "\r")
+                self._width = 0
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

@@ -364,8 +364,9 @@ def load_config(folder: Path, *, config: Path | None = None) -> LoadedConfig:
     broken = [violation for violation in verify(built) if violation.needed]
     if broken:
         where = " and ".join(str(file.path) for file in reading.files)
+        more = f"; and {len(broken) - _MOST_NAMED:,} more" if len(broken) > _MOST_NAMED else ""
         raise ConfigError(
-            f"{where}: {'; '.join(violation.message for violation in broken)}",
+            f"{where}: {'; '.join(violation.message for violation in broken[:_MOST_NAMED])}{more}",
             hint="The config is damaged or of another model; `artesian audit` lists every relation it breaks.",
         )
     return LoadedConfig(

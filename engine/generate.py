@@ -70,7 +70,7 @@ def generate(
                 n = max_decode_rows(model.config, state.n_tokens, len(chunk), state.index_owner, state.reading)
                 chunk = chunk[:n]
             turn.chunk = (done, len(chunk))
-            result = model.forward(state, chunk, rule, should_stop=should_stop)
+            result = model.forward(state, chunk, rule, is_whole=True, should_stop=should_stop)
             state.commit(result.step)
             done += len(chunk)
             yield from _taken(model.notices)

@@ -121,7 +121,9 @@ class KeptStates:
             return best
 
     def go_to(self, point: Point) -> None:
-        """Take the live state to `point`, which has a tail. What it was at before is lost unless it was kept."""
+        """Take the live state to `point`, which has a tail. What it was at before is lost unless it was kept, and there
+        is room for it beside the live state.
+        """
         assert point.tail is not None
         with self._lock:
             self._touch(point)
@@ -129,6 +131,7 @@ class KeptStates:
                 return
             path = point.path()
             n_shared = sum(1 for ours, theirs in zip(self._live, path, strict=False) if ours is theirs)
+            self._make_room_for_leaving(n_shared, path)
             for left in reversed(self._live[n_shared:]):
                 if left.tail is None and not left.children and left.parent is not None:
                     left.parent.children.remove(left)  # given up while it was in use
@@ -172,7 +175,7 @@ class KeptStates:
                     same.tail = piece.tail
                 self._touch(same)
                 parent = same
-            self._make_room()
+            self._make_room(newest=parent)
 
     def pieces(self, point: Point) -> Iterator[Piece]:
         """All that leads to a point, one piece at a time, wherever its rows lie."""
@@ -197,15 +200,42 @@ class KeptStates:
         self._clock += 1
         point.used = self._clock
 
-    def _make_room(self, n_tokens: int = 0) -> None:
-        """Give up tails, and branches nobody can be taken to any more, until all fits; never the newest point."""
-        points = [point for point in self._points() if point.tail is not None]
-        live_bytes = max(self.state.n_bytes, self.state.bytes_at(n_tokens))
-        room = max(self._state_bytes - live_bytes, LEAST_STATE_BYTES)
-        excess = sum(point.n_bytes for point in self._points()) - room
-        for point in sorted(points, key=lambda point: point.used)[:-1]:
+    def _make_room(self, n_tokens: int = 0, *, newest: Point | None = None) -> None:
+        """Give up tails, and branches nobody can be taken to any more, until all fits; never the end of the live branch
+        or, where it was just taken in, `newest`.
+        """
+        stays = self._live[-1] if newest is None else newest
+        self._give_up([point for point in self._points() if point is not stays], self._excess(n_tokens))
+
+    def _make_room_for_leaving(self, n_shared: int, path: Sequence[Point]) -> None:
+        """Give up what the branch that is left, from its point number `n_shared` on, has no room beside once its rows
+        are copied out of the live state; of that branch the end, if all else is not enough.
+        """
+        rows_bytes = self.state.rows_bytes
+        excess = self._excess() + rows_bytes(self._live[n_shared - 1].n_tokens, self._live[-1].n_tokens)
+        used = {id(point) for point in (*self._live, *path)}
+        excess = self._give_up([point for point in self._points() if id(point) not in used], excess)
+        for point in reversed(self._live[n_shared:]):
             if excess <= 0:
                 return
+            excess -= point.n_bytes + rows_bytes(point.n_tokens - len(point.ids), point.n_tokens)
+            point.tail = None
+
+    def _excess(self, n_tokens: int = 0) -> int:
+        """By how much all there is takes more than it may, beside a live state of at least so many positions."""
+        live_bytes = max(self.state.n_bytes, self.state.bytes_at(n_tokens))
+        room = max(self._state_bytes - live_bytes, LEAST_STATE_BYTES)
+        return sum(point.n_bytes for point in self._points()) - room
+
+    def _give_up(self, points: Sequence[Point], excess: int) -> int:
+        """Give up tails of these, what was not of use for longest first, until `excess` bytes are free; what is left of
+        it.
+        """
+        for point in sorted(points, key=lambda point: point.used):
+            if excess <= 0:
+                break
+            if point.tail is None:
+                continue
             before = point.n_bytes
             point.tail = None
             excess -= before - point.n_bytes
@@ -213,6 +243,7 @@ class KeptStates:
                 excess -= point.n_bytes
                 point.parent.children.remove(point)
                 point = point.parent
+        return excess
 
     def _points(self) -> Iterator[Point]:
         todo = list(self._root.children)

@@ -212,6 +212,7 @@ class Model:
         rule: Rule,
         *,
         n_logits: int = 1,
+        is_whole: bool = False,
         should_stop: ShouldStop = never,
         trace: Trace | None = None,
     ) -> Result:
@@ -220,7 +221,7 @@ class Model:
 
         `rule` "prefill" reads prompt text, in any number of chunks. "decode" gives every row what one-token calls would
         have given it; how many rows that may be says `engine.schedule.max_decode_rows`. Logits are made for the last
-        `n_logits` rows.
+        `n_logits` rows. What `is_whole` may not be committed in part, and takes less memory until it is.
 
         Raises: PromptError on an id outside the vocabulary; Stopped within one layer's work when `should_stop` says so;
         StorageError on a failed read; FormatError on a NaN code in an expert or an engram row. The state is untouched.
@@ -228,7 +229,7 @@ class Model:
         for token in ids:
             if not 0 <= token < self.config.vocab_size:
                 raise PromptError(f"token id {token} is outside the vocabulary of {self.config.vocab_size:,}")
-        result = self._with_room(lambda: self._attempt(state, ids, rule, n_logits, should_stop, trace))
+        result = self._with_room(lambda: self._attempt(state, ids, rule, n_logits, is_whole, should_stop, trace))
         self.streams.end_step()
         return result
 
@@ -242,12 +243,13 @@ class Model:
                     raise CardFull(_FULL, hint=FULL_HINT) from error
 
     def _attempt(
-        self, state: State, ids: Sequence[int], rule: Rule, n_logits: int, should_stop: ShouldStop, trace: Trace | None
-    ) -> Result:
+        self, state: State, ids: Sequence[int], rule: Rule, n_logits: int, is_whole: bool, should_stop: ShouldStop,
+        trace: Trace | None,
+    ) -> Result:  # fmt: skip
         self.clock.begin()
         self.layers_done = 0
         state.place(self._devices)
-        step = state.begin(ids, rule)
+        step = state.begin(ids, rule, is_whole=is_whole)
         rows = self._front.rows(state.tokens, ids)
         with ExitStack() as undo:
             # Row ids follow from the tokens alone, so the drives fetch rows while the first layers are computed.
@@ -474,7 +476,7 @@ def _draft_rows(step: Step, window: int) -> int:
     a state needs which is taken back to a mark near its end. Further back it drafts less well for a while: rows of all
     of a long prompt would take as much memory as everything else in its forward.
     """
-    if step.rule != "prefill":
+    if not step.is_whole:
         return step.n_rows
     end = step.start + step.n_rows
     near = [mark for mark in step.marked if end - mark <= (_MARKED_WINDOWS - 1) * window]

@@ -1,8 +1,8 @@
 """Mixture of experts: the router, the routed experts of a step, the shared expert.
 
 The one thing a reader would get wrong: the router's bias steers the choice and never the weights, and contributions are
-added in rank order (best expert first), so a row's result depends neither on which experts were cached nor on the order
-in which the others arrived.
+added in rank order (best expert first; in `reference` by number), so a row's result depends neither on which experts
+were cached nor on the order in which the others arrived.
 """
 
 from collections import deque
@@ -68,8 +68,8 @@ def moe(
 ) -> Tensor:  # fmt: skip
     """The routed experts of every row and the shared expert. Shapes: x [T, D]; result [T, D].
 
-    On a card this waits once: for what the router chose, and with it the rows, which the processor multiplies by the
-    experts that lie in memory. The shared expert is begun before that.
+    On a card this waits once, in `exact`: for what the router chose, and with it the rows, which the processor
+    multiplies by the experts that lie in memory. The shared expert is begun before that.
     """
     kernels = numerics.native()
     if kernels is not None:

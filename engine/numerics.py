@@ -2,7 +2,7 @@
 
 `exact` keeps activations in float32 and rounds nothing. `reference` holds activations in bfloat16 and quantises those
 the released runtime quantises. The forward calls these by the role of a value and never asks which mode it is in, but
-for attention, whose probabilities the reference rounds in blocks.
+for attention, whose probabilities the reference rounds in blocks, and the sum over experts, which it makes by number.
 """
 
 from collections.abc import Callable

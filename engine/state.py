@@ -105,6 +105,8 @@ class Step:
     rule: Rule
     schedule: Schedule
     positions: dict[torch.device, Tensor]  # [T] int64, on every device that asked for them
+    is_whole: bool = False
+    """Whether it is committed as a whole or not at all, so that only what survives it is kept until then."""
     open_groups: dict[int, StagedRows] = field(default_factory=dict)
     draft_rows: StagedRows | None = None  # values [n, n_targets*D], with a draft head only
     marked: dict[int, Marked] = field(default_factory=dict)
@@ -181,19 +183,23 @@ class State:
         """Committed positions."""
         return len(self.tokens)
 
-    def begin(self, ids: Sequence[int], rule: Rule) -> Step:
-        """A forward over `ids` at the positions that follow the committed ones. Changes nothing."""
+    def begin(self, ids: Sequence[int], rule: Rule, *, is_whole: bool = False) -> Step:
+        """A forward over `ids` at the positions that follow the committed ones. Changes nothing.
+
+        `is_whole` says that it will be committed as a whole; a prefill always is.
+        """
         start = self.n_tokens
         plan = schedule(self.config, start, len(ids), rule, self.index_owner, self.reading)
         positions = {MEMORY: torch.arange(start, start + len(ids), dtype=torch.int64)}
-        step = Step(ids=list(ids), start=start, rule=rule, schedule=plan, positions=positions)
+        is_whole = is_whole or rule == "prefill"
+        step = Step(ids=list(ids), start=start, rule=rule, schedule=plan, positions=positions, is_whole=is_whole)
         if rule == "prefill":
             step.marked = {mark: Marked() for mark in sorted(self.marks) if start < mark < start + len(ids)}
         self._latest = step
         return step
 
     def stage_window(self, step: Step, layer: int, keys: Tensor) -> Tensor:
-        """Keep the rows' window keys [T, hd] until commit; of a prefill only those that can survive it.
+        """Keep the rows' window keys [T, hd] until commit; of a whole step only those that can survive it.
 
         Result: the keys before the step that any of its rows may see, and then its own, [<W + T, hd] float32.
         """
@@ -201,12 +207,12 @@ class State:
         for mark, marked in step.marked.items():
             row = mark - step.start
             marked.windows[layer] = keys[max(0, row - size) : row].to(self._dtype, copy=True)
-        return self.windows[layer].stage(keys, max(0, step.n_rows - size) if step.rule == "prefill" else 0)
+        return self.windows[layer].stage(keys, max(0, step.n_rows - size) if step.is_whole else 0)
 
     def stage_open(self, step: Step, layer: int, values: Tensor, gates: Tensor) -> None:
-        """Keep the rows' uncompressed values and gates [T, hd] until commit; of a prefill only the last group's."""
+        """Keep the rows' uncompressed values and gates [T, hd] until commit; of a whole step only the last group's."""
         ratio = self.sources[layer].ratio
-        first = max(0, step.n_rows - ratio + 1) if step.rule == "prefill" else 0
+        first = max(0, step.n_rows - ratio + 1) if step.is_whole else 0
         step.open_groups[layer] = StagedRows(first, values[first:].clone(), gates[first:].clone())
         for mark, marked in step.marked.items():
             row = mark - step.start
@@ -224,13 +230,13 @@ class State:
     def commit(self, step: Step, n_rows: int | None = None) -> None:
         """Make the first `n_rows` rows of the step (default all) part of the state and forget the others.
 
-        A prefill step can only be committed whole: its early window keys are gone.
+        A whole step can only be committed so: its early window keys are gone.
         """
         n = step.n_rows if n_rows is None else n_rows
         assert step.start == self.n_tokens, "the step belongs to another position"
         assert step is self._latest, "another step was staged over it"
         self._latest = None
-        assert 1 <= n <= step.n_rows and (step.rule == "decode" or n == step.n_rows)
+        assert 1 <= n <= step.n_rows and (not step.is_whole or n == step.n_rows)
         size = self.config.window_size
         for mark, marked in step.marked.items():  # before the windows lose what those tails begin with
             self.tails[mark] = self._tail_at(mark, step, marked)
@@ -332,6 +338,11 @@ class State:
             if rows.in_memory
         )
         return values * self._dtype.itemsize + self._window_bytes
+
+    def rows_bytes(self, first: int, end: int) -> int:
+        """Memory that `rows` of these positions take, wherever they lie now."""
+        width = (self.config.head_dim + self.config.index_head_dim) * self._dtype.itemsize
+        return sum((end // cache.ratio - first // cache.ratio) * width for cache in self.sources.values())
 
     @property
     def n_bytes(self) -> int:

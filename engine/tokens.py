@@ -47,7 +47,7 @@ class ChatTokenizer:
         self.sha256 = file.sha256
         """Of the file."""
         self._plain = file.plain()
-        self._added = _added_tokens(file)
+        self._added = added_tokens(file, image_token_id)
         self._spellings = {token: spelling for spelling, token in self._added.items()}
         try:
             self._bytes = _bytes_table(file.content["model"]["vocab"], self._spellings)
@@ -55,11 +55,6 @@ class ChatTokenizer:
             raise TokenizerError(f"{file.path}: token {error.object!r} is no text that can be encoded") from error
         plain = (text for token, text in enumerate(self._bytes) if text and token not in self._spellings)
         self._longest = max(map(len, plain), default=1)
-        if image_token_id >= 0 and image_token_id not in self._spellings:
-            raise TokenizerError(
-                f"{file.path}: no added token has id {image_token_id} (image_token_id of the config)",
-                hint="This tokenizer does not belong to this checkpoint; fetch both from the same release.",
-            )
         self._image_token_id = image_token_id
 
     @classmethod
@@ -126,8 +121,12 @@ class ChatTokenizer:
         return b"".join(self.token_bytes(token) or b"" for token in ids).decode("utf-8", "replace")
 
 
-def _added_tokens(file: TokenizerFile) -> dict[str, int]:
-    """Spelling -> id of the added tokens. Raises: TokenizerError if two meanings claim one id, or one has two."""
+def added_tokens(file: TokenizerFile, image_token_id: int = -1) -> dict[str, int]:
+    """Spelling -> id of the added tokens.
+
+    Raises: TokenizerError if two meanings claim one id, or one has two, and when none is the config's image token; -1 =
+    the model takes no pictures.
+    """
     by_id = {token: spelling for spelling, token in file.content["model"]["vocab"].items()}
     added: dict[str, int] = {}
     for entry in file.content["added_tokens"]:
@@ -135,6 +134,11 @@ def _added_tokens(file: TokenizerFile) -> dict[str, int]:
         if by_id.setdefault(token, spelling) != spelling or spelling in added:
             raise TokenizerError(f"{file.path}: added token {spelling!r} cannot have id {token}: one of them is taken")
         added[spelling] = token
+    if image_token_id >= 0 and image_token_id not in added.values():
+        raise TokenizerError(
+            f"{file.path}: no added token has id {image_token_id} (image_token_id of the config)",
+            hint="This tokenizer does not belong to this checkpoint; fetch both from the same release.",
+        )
     return added
 
 

@@ -187,7 +187,7 @@ def _advice(
     now: float,
 ) -> tuple[Advice, ...]:
     """What one more step of memory, of a card's memory and of drives would buy."""
-    free = replace(wishes, ram=None, slots=None)  # what is bought is to be used
+    free = replace(wishes, ram=_raised(wishes.ram, MORE_RAM_BYTES), slots=None)  # what is bought is to be used
     ram = replace(
         facts, total_bytes=facts.total_bytes + MORE_RAM_BYTES, available_bytes=facts.available_bytes + MORE_RAM_BYTES
     )
@@ -203,7 +203,7 @@ def _advice(
             free_bytes=base.free_bytes + MORE_VRAM_BYTES,
         )
         vram = replace(facts, gpus=(bigger, *cards[1:]))
-        asked = replace(wishes, vram=wishes.vram or Size(share=VRAM_SHARE))
+        asked = replace(wishes, vram=_raised(wishes.vram, MORE_VRAM_BYTES) or Size(share=VRAM_SHARE))
         changes.append((f"{gb(MORE_VRAM_BYTES)} more VRAM", _tokens_s(vram, footprint, asked, abilities, shares)))
     else:
         changes.append((f"{gb(MORE_VRAM_BYTES)} more VRAM", None))
@@ -214,6 +214,11 @@ def _advice(
     if abilities.cards:  # the second of them: what a card gives is assumed
         advice[1] = replace(advice[1], sentence=f"{advice[1].sentence} {UNTRIED}")
     return tuple(advice)
+
+
+def _raised(size: Size | None, n_bytes: int) -> Size | None:
+    """What was asked for, with so much more; a share grows by itself."""
+    return size if size is None or size.n_bytes is None else Size(n_bytes=size.n_bytes + n_bytes)
 
 
 def _advised(change: str, then: float | None, now: float) -> Advice:

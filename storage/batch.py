@@ -45,9 +45,10 @@ class Replicas(Protocol):
         ...
 
     def choose(self, flat_index: int, extent: Extent, tried: Collection[str]) -> Replica | None:
-        """The replica to read `extent` of the item with this flat index from, on none of the `tried` drives.
+        """The replica to read `extent` of the item with this flat index from, on none of the `tried` drives unless it
+        has a second one.
 
-        None when no drive is left to try.
+        None when none is left to try.
 
         Raises: StorageError when nobody ever had it.
         """

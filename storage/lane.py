@@ -239,7 +239,7 @@ class Lane:
             return job
 
     def _next(self, queue: deque[Job], urgency: Urgency) -> Job | None:
-        """The next job that waits in this queue, which then waits no more. What went to another lane left itself."""
+        """The next job that waits in this queue, which then waits no more; what went to another lane is passed over."""
         while queue:
             job = queue.popleft()
             if job.waiting and job.lane is self and job.urgency == urgency:

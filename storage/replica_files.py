@@ -148,9 +148,11 @@ class ReplicaFiles:
         """Read again what the drive failed to: with a bad sector it answers, and fails at the next turn."""
         for demotion in self.replicas.demotions:
             error = demotion.error
-            if demotion.drive == drive and isinstance(error, DriveError) and error.offset is not None:
-                copy = self._copies[demotion.path]
-                file = open_shard(copy.path, copy.shard, self._files[copy].system)
+            opened = next((one for copy, one in self._open.items() if copy.path == demotion.path), None)
+            if opened is None or demotion.drive != drive:  # others may have opened what is not read here
+                continue
+            if isinstance(error, DriveError) and error.offset is not None:
+                file = open_shard(demotion.path, opened.copy.shard, opened.file.system)
                 try:
                     n_bytes = max(0, min(_AGAIN_BYTES, file.file_bytes - error.offset))
                     file.read_afresh(memoryview(bytearray(n_bytes)), error.offset)

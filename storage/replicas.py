@@ -106,10 +106,11 @@ class ReplicaSet:
                 self._reads[drive] = replace(self._reads[drive], weight=float(weights[drive]))
 
     def choose(self, flat_index: int, shard: str, tried: Collection[str] = ()) -> Copy | None:
-        """The copy to read `shard` from for the item with this flat index, on none of the `tried` drives.
+        """The copy to read `shard` from for the item with this flat index: on none of the `tried` drives, but for a
+        second copy on one of them where the first has failed.
 
-        The same index always goes to the same drive while weights and drives stay as they are. None when every drive
-        that has the shard was tried. Raises: MissingShard when nobody ever had it.
+        The same index always goes to the same drive while weights and drives stay as they are. None when every copy
+        was tried. Raises: MissingShard when nobody ever had it.
         """
         candidates = self._candidates(shard, tried)
         if not candidates:
@@ -150,8 +151,7 @@ class ReplicaSet:
             reads = self._reads[copy.drive]
             known = reads.demoted if whole_drive else copy.path in self._failed
             self._reads[copy.drive] = replace(reads, n_errors=reads.n_errors + 1, demoted=reads.demoted or whole_drive)
-            if not whole_drive:
-                self._failed.add(copy.path)
+            self._failed.add(copy.path)  # of a drive that failed too: another copy on it may be read
             if known:
                 return None
             left = {
@@ -180,9 +180,8 @@ class ReplicaSet:
             return tuple(drive for drive in self.drives if self._reads[drive].demoted)
 
     def withdraw(self, copy: Copy) -> None:
-        """Never read `copy` again: it cannot be opened, or its payload is not the shard's. There is another one."""
+        """Never read `copy` again: it cannot be opened, or its payload is not the shard's."""
         with self._lock:
-            assert len(self._copies[copy.shard]) > 1, copy
             self._copies[copy.shard].remove(copy)
 
     def record(self, drive: str, *, n_bytes: int, n_reads: int = 1, busy_s: float = 0.0, queue_s: float = 0.0) -> None:
@@ -206,9 +205,16 @@ class ReplicaSet:
         return {drive: reads.weight for drive, reads in self._reads.items()}
 
     def _candidates(self, shard: str, tried: Collection[str]) -> dict[str, Copy]:
-        """The copy of each drive that should serve the shard: of healthy ones, or else of any not tried."""
-        untried = [copy for copy in self.copies(shard) if copy.drive not in tried]
-        sound = [copy for copy in untried if copy.path not in self._failed] or untried
+        """The copy of each drive that should serve the shard: of healthy ones, or else of any not tried.
+
+        A drive that was tried has another one to give where a copy failed and there is a second on it.
+        """
+        copies, failed = self.copies(shard), self._failed
+        second = {copy.drive for copy in copies if copy.path in failed}
+        untried = [
+            copy for copy in copies if copy.drive not in tried or (copy.drive in second and copy.path not in failed)
+        ]
+        sound = [copy for copy in untried if copy.path not in failed] or untried
         healthy = [copy for copy in sound if not self._reads[copy.drive].demoted] or sound
         candidates: dict[str, Copy] = {}
         for copy in healthy:

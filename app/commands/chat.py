@@ -68,7 +68,7 @@ def run(
         reading=reading or ReadingOptions(),
         drafting=drafting or DraftOptions(),
         chunk_tokens=chunk_tokens,
-        numerics=mode,
+        numerics=numerics,
     )
 
     def backend(chosen: ModelChoice) -> Backend:

@@ -36,7 +36,9 @@ def copy(
     to: Annotated[Path, Parameter(help="Folder on another drive; made when it is not there.")],
     model: ModelOption = None,
     split: SplitOption = None,
-    budget: Annotated[str | None, Parameter(help="Most to copy, such as 200GB. [default: what fits]")] = None,
+    budget: Annotated[
+        str | None, Parameter(help="Most that copies there take, such as 200GB. [default: what fits]")
+    ] = None,
     shards: Annotated[
         list[str] | None, Parameter(name="--shard", help="Copy this shard; may be repeated. [default: as proposed]")
     ] = None,
@@ -216,11 +218,14 @@ def repair(
     bad = [(one, source) for one in found if one.error is not None and (source := desk.source_of(one.shard))]
     damaged = [(one.shard, one.bad_blocks, source) for one, source in bad if one.bad_blocks]
     n_bytes = _repair_blocks(target, manifest, damaged)
-    again = [one.shard for one, _ in bad if not one.bad_blocks]  # missing, cut or unreadable: the whole of it
+    again = [one.shard for one, _ in bad if not one.bad_blocks]  # missing or cut: the whole of it
     if again:  # those that are the same, though their source was written again, are not copied
         made, _ = _copy(desk, target, place, desk.jobs(again), kind=manifest.kind, reserve=None)
         again = list(made)
         n_bytes += sum(one.file_bytes for one in found if one.shard in again)
+    for one, _ in bad:  # the drive gives nothing of it, and it is of the right size
+        if isinstance(one.error, DriveError) and not one.bad_blocks and one.shard not in again:
+            raise one.error
     if as_json:
         print(envelope("mirror-repair", {"target": str(target), "copied_bytes": n_bytes, "shards": again}))
     else:

@@ -190,11 +190,17 @@ def _count(text: str) -> int | None:
 def supposed(facts: MachineFacts, what_if: Mapping[str, int]) -> MachineFacts:
     """The machine as it would be. Other programs keep what they have now, up to a quarter of the memory."""
     if "cores" in what_if:
-        scale = what_if["cores"] / facts.n_cores
-        rates = replace(
-            facts.rates if facts.rates.source != "assumed" else assumed_rates(what_if["cores"]),
-            multiply_adds_s=facts.rates.multiply_adds_s * scale,
-        )
+        scale, rates = what_if["cores"] / facts.n_cores, facts.rates
+        if rates.source == "assumed":
+            rates = assumed_rates(what_if["cores"])
+        else:  # they are of all cores together, and memory gives no more
+            rates = replace(
+                rates,
+                fp4_bytes_s=min(rates.fp4_bytes_s * scale, rates.memory_bytes_s),
+                fp8_bytes_s=min(rates.fp8_bytes_s * scale, rates.memory_bytes_s),
+                plain_bytes_s=min(rates.plain_bytes_s * scale, rates.memory_bytes_s),
+            )
+        rates = replace(rates, multiply_adds_s=facts.rates.multiply_adds_s * scale)
         facts = replace(facts, n_cores=what_if["cores"], rates=rates)
     if "memory" in what_if:
         facts = replace(facts, rates=at_memory_rate(facts.rates, float(what_if["memory"])))

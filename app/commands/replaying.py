@@ -93,7 +93,7 @@ def _made_by(facts: RunFacts | None, model: str | None, settings: Settings) -> M
         return choose_model(model, settings)
     if facts.is_demo:
         return ModelChoice(folder=demo_folder(), origin="demo", is_demo=True)
-    return ModelChoice(folder=Path(facts.model), origin="the transcript; --model names another", is_demo=False)
+    return ModelChoice(folder=Path(facts.model), origin="the transcript", is_demo=False)
 
 
 def _lines(result: Compared) -> list[str]:

@@ -11,6 +11,8 @@ began leaves none.
 
 import errno
 import os
+import threading
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +24,7 @@ _NO_WRITING = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class Journal:
-    """The file, and the lines that are not in it yet. For one thread at a time.
+    """The file, and the lines that are not in it yet. From any thread; who flushes waits for who does.
 
     Attributes:
         path: Where the file is, or will be.
@@ -39,10 +41,12 @@ class Journal:
         self.held_elsewhere = False
         self.has_locks = True
         self.closed = False
+        self._flushing = threading.RLock()
         self._files = files
         self._first_line = first_line
         self._fd: int | None = None
         self._writable = True
+        self._noted: deque[bytes] = deque()  # not looked at yet
         self._pending: list[bytes] = []  # not in the file
         self._unsynced: list[bytes] = []  # in the file, perhaps not on the drive
         self._end = 0  # behind the last whole line of ours
@@ -91,31 +95,34 @@ class Journal:
     @property
     def n_unsaved(self) -> int:
         """Lines that are not known to be on the drive."""
-        return len(self._pending) + len(self._unsynced)
+        return len(self._noted) + len(self._pending) + len(self._unsynced)
 
-    def append(self, lines: Sequence[bytes], *, sync: bool) -> bool:
-        """Put lines at the end; with `sync`, return when they are on the drive. Whether that worked.
-
-        Never raises for the drive's sake: the lines wait in memory, `problem` says why, the next append tries again.
-        """
+    def note(self, lines: Sequence[bytes]) -> None:
+        """Have lines stand at the end, behind all that were noted before; `flush` puts them there. Never waits."""
         assert not self.held_elsewhere, "another window writes this file"
-        self._pending += lines
-        return self._flush(sync)
+        self._noted.extend(lines)
 
-    def retry(self) -> bool:
-        """Try again to save what is not saved; whether all is."""
-        return self._flush(sync=True) if self.n_unsaved else True
+    def flush(self, *, sync: bool) -> bool:
+        """Put what was noted at the end; with `sync`, return when it is on the drive. Whether that worked.
+
+        Never raises for the drive's sake: the lines wait in memory, `problem` says why, the next call tries again.
+        """
+        with self._flushing:
+            return self._flush(sync) if self.n_unsaved else True
 
     def close(self) -> None:
         """Save what can be saved and give the file back. Safe to call twice; nothing is written afterwards."""
-        if not self.held_elsewhere:
-            self.retry()
-        if self._fd is not None:
-            self._files.close(self._fd)
-            self._fd = None
-        self.closed = True
+        with self._flushing:
+            if not self.held_elsewhere:
+                self.flush(sync=True)
+            if self._fd is not None:
+                self._files.close(self._fd)
+                self._fd = None
+            self.closed = True
 
     def _flush(self, sync: bool) -> bool:
+        while self._noted:
+            self._pending.append(self._noted.popleft())
         try:
             if self.closed:
                 raise OSError(errno.EBADF, "it was closed", str(self.path))

@@ -42,6 +42,7 @@ class ReplyWriter:
             else:
                 self._id = transcript.add_reply(node.id, run, run_record(run)).id
                 growing = transcript.growing(self._id)
+        transcript.flush(sync=False)
         self._growing = growing
         self._text: list[str] = []
         self._thinking: list[str] = []
@@ -66,7 +67,8 @@ class ReplyWriter:
         """What the reply depends on, when it was not known at the beginning."""
         with self._transcript.lock:
             self._growing.change_run(facts=facts)
-            self._transcript.save({"kind": "facts", "id": self._id, "facts": to_plain(facts)}, sync=False)
+            self._transcript.note({"kind": "facts", "id": self._id, "facts": to_plain(facts)})
+        self._transcript.flush(sync=False)
 
     def take(self, event: Event) -> None:
         """One event of the turn, in the order they come."""
@@ -80,13 +82,15 @@ class ReplyWriter:
             case Notice():
                 with self._transcript.lock:
                     self._growing.change(notices=(*self._growing.node().notices, event.text))
-                    self._transcript.save({"kind": "notice", "id": self._id, "text": event.text}, sync=False)
+                    self._transcript.note({"kind": "notice", "id": self._id, "text": event.text})
+                self._transcript.flush(sync=False)
             case TurnDone():
                 status = _STATUS[event.reason]
                 with self._transcript.lock:
                     self._growing.change(status=status, reason=event.reason)
                     self._growing.change_run(stats=event.stats, reason=event.reason)
-                    self._end({"status": status, "reason": event.reason, "stats": asdict(event.stats)})
+                    self._note_end({"status": status, "reason": event.reason, "stats": asdict(event.stats)})
+                self._save()
 
     def finish(self, error: str = "") -> Node:
         """The turn is over; the reply as it stays.
@@ -98,7 +102,8 @@ class ReplyWriter:
             status: Status = "failed" if error else "stopped"
             with self._transcript.lock:
                 self._growing.change(status=status, error=error)
-                self._end({"status": status, "error": error})
+                self._note_end({"status": status, "error": error})
+            self._save()
         return self.node
 
     def _grow(self, *, text: str = "", thinking: str = "", ids: tuple[int, ...] = ()) -> None:
@@ -109,13 +114,17 @@ class ReplyWriter:
             self._ids += ids
             due = self._clock() - self._saved_at_s >= SAVE_EVERY_S or len(self._ids) >= SAVE_EVERY_TOKENS
             if due:
-                self._save_all()
+                self._note_more()
+        if due:
+            self._save()
 
-    def _end(self, record: dict[str, Any]) -> None:
+    def _note_end(self, record: dict[str, Any]) -> None:
         self._ended = True
-        self._save_all({"kind": "end", "id": self._id, **record})
+        self._note_more()
+        self._transcript.note({"kind": "end", "id": self._id, **record})
 
-    def _save_all(self, *more: dict[str, Any]) -> None:
+    def _note_more(self) -> None:
+        """What was not handed to the file yet."""
         record = {
             "kind": "more",
             "id": self._id,
@@ -124,12 +133,16 @@ class ReplyWriter:
             "thinking": "".join(self._thinking),
             "ids": self._ids,
         }
-        growing = self._growing
-        here = [growing.n_ids, growing.n_text, growing.n_thinking]
-        records = [record, *more] if here != self._at else list(more)
-        if self._transcript.save(*records):
-            self._saved_tokens = growing.n_ids
-        self._at, self._text, self._thinking, self._ids = here, [], [], []
+        growing, before = self._growing, self._at
+        self._at = [growing.n_ids, growing.n_text, growing.n_thinking]
+        self._text, self._thinking, self._ids = [], [], []
+        if self._at != before:
+            self._transcript.note(record)
+
+    def _save(self) -> None:
+        n_ids = self._at[0]
+        if self._transcript.flush():
+            self._saved_tokens = n_ids
         self._saved_at_s = self._clock()
 
 

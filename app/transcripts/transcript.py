@@ -1,8 +1,9 @@
 """One conversation: its messages, where it goes on, and the file that both are in.
 
-What a call has returned from without `problem` being set is on the drive, except what `ReplyWriter` still gathers. The
-one thing a reader would get wrong: trouble with the drive never raises here. The chat goes on in memory, `problem`
-says so, and every later write tries to save all of it. Safe to use from several threads.
+What a call has returned from without `problem` being set is on the drive, except what `ReplyWriter` still gathers and
+which branch was looked at last. The one thing a reader would get wrong: trouble with the drive never raises here. The
+chat goes on in memory, `problem` says so, and every later write tries to save all of it. Safe to use from several
+threads.
 """
 
 import threading
@@ -196,15 +197,18 @@ class Transcript:
             if head != self._tree.head:
                 self._tree.set_head(head)
                 if not self.read_only:
-                    self.save({"kind": "head", "id": head})
-            return self._tree.node(head)
+                    self.note({"kind": "head", "id": head})
+            found = self._tree.node(head)
+        self.flush(sync=False)  # keys wait for it, and little is lost with it
+        return found
 
     def rename(self, title: str) -> None:
         """Give it a title; "" goes back to the first line. Raises: TranscriptError when it can only be read."""
         self.require_writable()
         with self.lock:
             self._tree.title = title
-            self.save({"kind": "title", "title": title})
+            self.note({"kind": "title", "title": title})
+        self.flush()
 
     def add(self, role: Role, text: str, parent: str | None) -> Node:
         """A message of the user or the system, on the drive when this returns without a `problem`.
@@ -218,13 +222,13 @@ class Transcript:
             node = Node(id=self._tree.fresh_id(), parent=parent, role=role, text=text, created=self._now())
             self._tree.add(node)
             record = {"kind": "message", "id": node.id, "parent": parent, "role": role}
-            self.save({**record, "created": node.created.isoformat(), "text": text})
-            return node
+            self.note({**record, "created": node.created.isoformat(), "text": text})
+        self.flush()
+        return node
 
     def retry(self) -> bool:
         """Try again to save what is not saved; whether all is."""
-        with self.lock:
-            return self._journal.held_elsewhere or self._journal.retry()
+        return self.flush()
 
     def refresh(self) -> bool:
         """Read again what another window may have added to a conversation that can only be read; whether it did."""
@@ -260,20 +264,26 @@ class Transcript:
                 self.read_only, hint=f"Close it there, or go on in a copy: artesian transcripts copy {self.id}"
             )
 
-    def save(self, *records: dict[str, Any], sync: bool = True) -> bool:
-        """Append records, for the writer of replies; with `sync`, whether they and all before are on the drive."""
+    def note(self, *records: dict[str, Any]) -> None:
+        """Have records stand behind those before, for who holds the lock: the file's order is that of the changes."""
         lines = [encode(record) for record in records]
         if self._torn_line is not None:
             lines.insert(0, encode({"kind": "torn", "line": self._torn_line}))
             self._torn_line = None
-        return self._journal.append(lines, sync=sync)
+        self._journal.note(lines)
+
+    def flush(self, *, sync: bool = True) -> bool:
+        """Write what was noted; with `sync`, whether it is on the drive. Not under the lock: a drive may take its time,
+        and the screen shows messages meanwhile.
+        """
+        return self._journal.held_elsewhere or self._journal.flush(sync=sync)
 
     def growing(self, node_id: str) -> Growing:
         """A message, for the writer of replies to change. Raises: KeyError."""
         return self._tree.growing(node_id)
 
     def add_reply(self, parent: str, run: Run, record: dict[str, Any]) -> Node:
-        """An empty reply, for the writer of replies; `record` is the run as it stands in the file."""
+        """An empty reply, for the writer of replies, which flushes; `record` is the run as it stands in the file."""
         with self.lock:
             self._tree.node(parent)
             node = Node(
@@ -286,7 +296,7 @@ class Transcript:
             )
             self._tree.add(node)
             created = node.created.isoformat()
-            self.save({"kind": "reply", "id": node.id, "parent": parent, "created": created, "run": record}, sync=False)
+            self.note({"kind": "reply", "id": node.id, "parent": parent, "created": created, "run": record})
             return node
 
     def go_on(self, node_id: str, run: Run, record: dict[str, Any]) -> Growing:
@@ -299,7 +309,7 @@ class Transcript:
             growing = self._tree.growing(node_id)
             growing.begin_run(run)
             self._tree.set_head(node_id)
-            self.save({"kind": "run", "id": node_id, "run": record}, sync=False)
+            self.note({"kind": "run", "id": node_id, "run": record})
             return growing
 
 

@@ -44,7 +44,7 @@ class Trash:
             self._files.make_folder(self._place)
             self._files.make_folder(place)
             # The transcript last: cut off in between, it is still there.
-            ours = [one for one in self._folder.glob(_pattern(path.stem)) if one == path or one.suffix != path.suffix]
+            ours = [one for one in self._folder.glob(_pattern(path.stem)) if one.stem == path.stem]
             for one in sorted(ours, key=lambda one: one == path):
                 self._files.rename(one, place / one.name)
             self._files.sync_folder(place)

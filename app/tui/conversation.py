@@ -71,7 +71,7 @@ class Conversation:
         except OSError:
             return False  # a drive that is gone for now; what is shown stays
         now = {node.id: node for node in transcript.nodes()}
-        for name in [name for name in self._known if now.get(name) != before.get(name)]:
+        for name in [name for name in list(self._known) if now.get(name) != before.get(name)]:
             self._known.pop(name, None)
         return True
 

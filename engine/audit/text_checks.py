@@ -12,7 +12,7 @@ from engine.audit.view import View
 from engine.errors import ConfigError, SamplerSettingsError, TokenizerError
 from engine.sampler_settings import default_settings
 from engine.tokenizer_file import TokenizerFile, read_tokenizer_file
-from engine.tokens import ChatTokenizer
+from engine.tokens import added_tokens
 
 
 def _tokenizer(view: View) -> Iterator[Finding]:
@@ -29,11 +29,6 @@ def _tokenizer(view: View) -> Iterator[Finding]:
     if view.config is None:
         yield Waiting(what="a readable config")
         return
-    try:
-        ChatTokenizer(tokenizer, image_token_id=view.config.image_token_id)  # as a run makes it
-    except TokenizerError as error:
-        yield Fault(message=str(error), found="unusable", expected="the model's tokenizer", hint=error.hint)
-        return
     highest = _highest_id(tokenizer)
     if highest >= view.config.vocab_size:
         yield Fault(
@@ -42,6 +37,11 @@ def _tokenizer(view: View) -> Iterator[Finding]:
             expected=view.config.vocab_size - 1,
             hint="The tokenizer is another model's.",
         )
+        return
+    try:
+        added_tokens(tokenizer, view.config.image_token_id)  # as a run looks at them
+    except TokenizerError as error:
+        yield Fault(message=str(error), found="unusable", expected="the model's tokenizer", hint=error.hint)
 
 
 def _highest_id(tokenizer: TokenizerFile) -> int:

@@ -20,6 +20,10 @@ SAMPLED_BLOCKS = 4
 """Of each shard, besides its first and last block."""
 
 
+_MOST_UNREADABLE = 3
+"""Blocks in a row: of a drive that gives none of them each would take as long as it waits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedShard:
     """One copy after its check."""
@@ -82,6 +86,7 @@ def _check(
     checked_bytes = 0
     bad: list[int] = []
     unreadable: DriveError | None = None
+    n_in_a_row = 0
 
     def result(error: StorageError | None, first: int | None = None) -> CheckedShard:
         return CheckedShard(
@@ -108,7 +113,12 @@ def _check(
             except DriveError as error:  # what is behind it may be sound, and what is not can be written again
                 unreadable = unreadable or error
                 bad.append(index)
+                n_in_a_row += 1
+                if n_in_a_row == _MOST_UNREADABLE:
+                    bad.clear()  # it is the drive
+                    break
                 continue
+            n_in_a_row = 0
             checked_bytes += len(block)
             on_bytes(len(block))
             if hashlib.sha256(block).hexdigest() != copied.blocks[index]:

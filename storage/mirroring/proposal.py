@@ -60,25 +60,26 @@ def propose(
     rates_bytes_s: Mapping[str, float],
     place_rate_bytes_s: float | None,
     there: frozenset[str] = frozenset(),
-    begun_bytes: int = 0,
+    begun_bytes: Mapping[str, int] | None = None,
     budget_bytes: int | None = None,
 ) -> Proposal:
     """The best set of copies on `place`.
 
     `rates_bytes_s` are the cold read rates of the drives the model is on now, `place_rate_bytes_s` that of the place.
-    `there` are shards the place has copies of already; `budget_bytes` limits what is copied, as does the free space,
-    with the `begun_bytes` that an interrupted copy has taken of it.
+    `there` are shards the place has copies of already; `budget_bytes` limits what is copied, as does the free space.
+    `begun_bytes` is what interrupted copies of some shards have taken of that.
     """
-    room = max(0, place.free_bytes + begun_bytes - reserve_bytes(place))
-    if budget_bytes is not None:
-        room = min(room, budget_bytes)
-    chosen, copy_bytes = [], 0
+    room, begun = max(0, place.free_bytes - reserve_bytes(place)), begun_bytes or {}
+    chosen, copy_bytes, taken_bytes = [], 0, 0
     by_worth = sorted(uses, key=lambda use: (-use.read_share / max(use.file_bytes, 1), use.shard))
     for use in by_worth:
-        if use.shard in there or use.read_share <= 0 or copy_bytes + use.file_bytes > room:
+        needed = taken_bytes + use.file_bytes - begun.get(use.shard, 0)
+        if use.shard in there or use.read_share <= 0 or needed > room:
+            continue
+        if budget_bytes is not None and copy_bytes + use.file_bytes > budget_bytes:
             continue
         chosen.append(use.shard)
-        copy_bytes += use.file_bytes
+        copy_bytes, taken_bytes = copy_bytes + use.file_bytes, needed
     covered = sum(use.read_share for use in uses if use.shard in chosen or use.shard in there)
     now = sum(rates_bytes_s.values())
     gain = None

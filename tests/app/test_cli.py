@@ -16,6 +16,7 @@ from app.cli import COMMANDS, main
 from app.exits import MEANINGS
 from app.paths import log_file
 from app.report import artesian_version
+from engine.errors import Stopped
 from engine.events import TextDelta
 from tests.fakes import ScriptedBackend, turn_done
 
@@ -147,6 +148,15 @@ def test_ctrl_c_where_nothing_can_be_kept_is_a_word_and_not_a_traceback(
     use_backend(ScriptedBackend(failure=KeyboardInterrupt()))
     assert main(["ask", "hi"]) == 130
     assert capsys.readouterr().err.endswith("artesian: stopped\n")
+
+
+def test_who_stopped_something_is_told_what_becomes_of_it(
+    use_backend: Callable[[Backend], None], capsys: Output
+) -> None:
+    use_backend(ScriptedBackend(failure=Stopped("copying was stopped; the same command goes on where it was")))
+    assert main(["ask", "hi"]) == 130
+    err = capsys.readouterr().err
+    assert err.endswith("artesian: copying was stopped; the same command goes on where it was\n")
 
 
 def test_a_log_that_cannot_be_written_disturbs_nothing(

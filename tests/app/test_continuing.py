@@ -190,6 +190,17 @@ def test_without_a_question_a_reply_that_was_cut_goes_on(use_backend: Use, begun
     assert main(["ask", "--continue"]) == 2  # there is nothing to go on with any more
 
 
+def test_without_a_question_one_whose_reply_never_began_is_answered(use_backend: Use, begun: str) -> None:
+    use_backend(ScriptedBackend([turn_done("stopped", answer_tokens=0)]))
+    assert main(["ask", "more", "--continue"]) == 130
+    backend = Stateful(_REPLY)
+    use_backend(backend)
+    assert main(["ask", "--continue"]) == 0
+    assert backend.requests[-1].messages[-1] == UserMessage(parts=("more",))
+    *_, asked, reply = messages(begun)
+    assert (asked.text, reply.text, reply.status, reply.parent) == ("more", "Hello", "complete", asked.id)
+
+
 def test_a_question_that_cannot_be_run_is_not_saved(use_backend: Use, begun: str) -> None:
     class Full(ScriptedBackend):
         def measure(self, request: TurnRequest) -> object:  # type: ignore[override]

@@ -43,13 +43,16 @@ class Books:
 class Rig:
     """A governor whose machine is made of three numbers."""
 
-    def __init__(self, slots: Mapping[int, int], held: Mapping[int, int]) -> None:
+    def __init__(
+        self, slots: Mapping[int, int], held: Mapping[int, int], planned: Mapping[int, int] | None = None
+    ) -> None:
+        """The plan is for the slots there are, or for those that are `planned`."""
         self.available, self.own = 10 * RESERVE, 0
         self.clock = Clock()
         self.said: list[str] = []
         self.books = Books(slots, held)
         self.governor = Governor(
-            self.books, plan(slots), SLOT, say=self.said.append, available=lambda: self.available,
+            self.books, plan(planned or slots), SLOT, say=self.said.append, available=lambda: self.available,
             own=lambda: self.own, clock=self.clock,
         )  # fmt: skip
 
@@ -90,6 +93,15 @@ def test_slots_come_back_when_there_is_room_and_only_then() -> None:
     small = dict(rig.tick())
     rig.available = RESERVE + 10 * SLOT  # above the reserve, but within its margin
     assert rig.tick() == small
+    rig.available = 3 * RESERVE
+    assert rig.tick() == {0: 100, 1: 100}
+    assert "There is room again" in rig.said[-1]
+
+
+def test_draft_layers_that_were_planned_and_are_not_there_are_no_trouble() -> None:
+    rig = Rig({0: 100, 1: 100}, {0: 100, 1: 100}, planned={0: 100, 1: 100, 2: 100})
+    rig.available = RESERVE - 50 * SLOT
+    assert rig.tick() == {0: 75, 1: 75}
     rig.available = 3 * RESERVE
     assert rig.tick() == {0: 100, 1: 100}
     assert "There is room again" in rig.said[-1]

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,16 @@ from app.mirroring import MirrorDesk, expert_uses
 from app.model_choice import choose_model
 from app.paths import rates_file, settings_file
 from app.rates import RateBook
+from app.reading import ReadingOptions, make_reading
+from app.report import format_bytes
 from app.settings import load_settings
+from app.settings_edit import edit_settings
 from storage.checkpoint import refusal
 from storage.drives import DriveFacts
 from storage.inspection import inspect
 from storage.mirroring.files import WRITE, WriteCalls
 from storage.mirroring.part import part_path
+from storage.syscalls import Syscalls
 
 Output = pytest.CaptureFixture[str]
 Run = Callable[..., int]
@@ -190,6 +195,41 @@ def damage(path: Path, at: int) -> None:
         file.write(bytes([value ^ 1]))
 
 
+def test_a_repair_says_what_it_copied(model: Path, tmp_path: Path, capsys: Output) -> None:
+    target, lost = tmp_path / "second" / "mirror", "model-00005-of-00016.safetensors"
+    assert main(["mirror", "copy", "--to", str(target), "--shard", _SHARD, "--shard", lost]) == 0
+    damage(target / _SHARD, 150_000)
+    (target / lost).unlink()
+    capsys.readouterr()
+    assert main(["mirror", "repair", str(target)]) == 0
+    assert capsys.readouterr().out == f"Copied {format_bytes(100_000 + (model / lost).stat().st_size)} again.\n"
+    for shard in (_SHARD, lost):
+        assert (target / shard).read_bytes() == (model / shard).read_bytes()
+    assert main(["mirror", "repair", str(target)]) == 0
+    assert capsys.readouterr().out == "Every copy is as it was copied.\n"
+
+
+def test_a_repair_writes_what_cannot_be_read_again(
+    model: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "second" / "mirror"
+    assert main(["mirror", "copy", "--to", str(target), "--shard", _SHARD]) == 0
+    damage(target / _SHARD, 150_000)
+    inode, failing = (target / _SHARD).stat().st_ino, [True]
+
+    def pread(self: Syscalls, fd: int, block: memoryview, offset: int) -> int:
+        if failing and os.fstat(fd).st_ino == inode and offset == 100_000:  # until the drive is told to write it
+            failing.pop()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.preadv(fd, [block], offset)
+
+    monkeypatch.setattr(Syscalls, "pread", pread)
+    capsys.readouterr()
+    assert main(["mirror", "repair", str(target)]) == 0
+    assert capsys.readouterr().out == "Copied 100 kB again.\n" and not failing
+    assert (target / _SHARD).read_bytes() == (model / _SHARD).read_bytes()
+
+
 def test_a_full_disk_in_mid_copy_stops_cleanly_and_goes_on_later(
     model: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +323,25 @@ def test_a_budget_of_two_shards_copies_two(model: Path, tmp_path: Path, capsys: 
     assert len(made["shards"]) == 2
 
 
+def test_what_an_earlier_copy_left_counts_in_any_folder(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "second" / "another-name"
+    desk = mirror_look.make_desk(None, None)
+    place = replace(desk.place_of(target), total_bytes=0)  # of which a part would stay free
+    desk.copier(target, place).run(desk.jobs([_SHARD]))
+    assert _SHARD in desk.propose(place).shards and _SHARD not in desk.propose(place, target=target).shards
+    smallest = "model-00013-of-00016.safetensors"
+    half = desk.copier(target, place, on_progress=lambda progress: half.stop())
+    assert half.run(desk.jobs([smallest])) == ()  # after a block
+    full = replace(place, free_bytes=desk.headers[smallest].file_bytes - 100_000)
+    assert desk.propose(full, target=target).shards == (smallest,) and desk.propose(full).shards == ()
+
+
+def test_the_same_budget_again_buys_nothing_more(model: Path, tmp_path: Path, capsys: Output) -> None:
+    size = max((model / f"model-{n:05d}-of-00016.safetensors").stat().st_size for n in range(3, 11))
+    copy = ["mirror", "copy", "--to", str(tmp_path / "second/artesian-mirror-tiny"), "--budget", f"{2 * size}B"]
+    assert [len(answer_json(capsys, *copy)["shards"]) for _ in range(2)] == [2, 0]
+
+
 def test_where_no_shard_fits_nothing_is_made_and_it_is_said(model: Path, tmp_path: Path, capsys: Output) -> None:
     assert main(["mirror", "copy", "--to", str(tmp_path / "small/m"), "--budget", "1kB"]) == 3
     assert "no shard fits into" in (told := capsys.readouterr().err) and "1.00 kB may be copied" in told
@@ -308,6 +367,64 @@ def test_a_split_moves_half_of_the_reads_and_a_join_brings_them_back(
     assert {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
     assert not target.exists() and settings_file().read_text() == f'# mine\nmodel = "{model}"\n'
     assert tokens(capsys, model) == plain
+
+
+def test_a_split_with_nothing_worth_moving_is_refused(model: Path, tmp_path: Path, capsys: Output) -> None:
+    book = RateBook(rates_file())
+    book.note_drive("a", 2e9)
+    book.note_drive("b", 1e6)
+    book.save()
+    before = settings_file().read_text()
+    assert main(["mirror", "split", "--to", str(tmp_path / "second/more")]) == 3
+    assert "no shard is worth moving to" in capsys.readouterr().err
+    assert settings_file().read_text() == before and not (tmp_path / "second/more").exists()
+
+
+@pytest.mark.parametrize("verb", ["copy", "split"])
+def test_weights_that_say_nothing_of_a_new_folder_leave_the_settings(
+    model: Path, tmp_path: Path, capsys: Output, verb: str
+) -> None:
+    edit_settings(settings_file(), {"drive_weight": [f"{model}=1"]})
+    target = tmp_path / "second" / "more"
+    assert main(["mirror", verb, "--to", str(target), "--shard", _SHARD]) == 0
+    assert "drive_weight said nothing of the new folder and was taken out of the settings" in capsys.readouterr().err
+    settings = load_settings(settings_file())
+    reading = make_reading(ReadingOptions(), settings, choose_model(None, settings))
+    assert settings.drive_weight is None and reading.weights is None
+    assert (*reading.mirrors, *reading.splits) == (target,)
+
+
+def test_weights_that_say_something_of_the_folder_stay(model: Path, tmp_path: Path, capsys: Output) -> None:
+    target = tmp_path / "second" / "mirror"
+    copy = ["mirror", "copy", "--to", str(target), "--shard"]
+    assert main([*copy, _SHARD]) == 0
+    weights = (f"{model}=1", f"{target}=2")
+    edit_settings(settings_file(), {"drive_weight": weights})
+    capsys.readouterr()
+    assert main([*copy, "model-00005-of-00016.safetensors"]) == 0
+    assert load_settings(settings_file()).drive_weight == weights and "drive_weight" not in capsys.readouterr().err
+
+
+def test_a_join_takes_the_weight_of_its_folder_and_the_last_one_all(model: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "second" / "more", tmp_path / "small" / "more"
+    for folder, shard in ((first, _SHARD), (second, "model-00005-of-00016.safetensors")):
+        assert main(["mirror", "split", "--to", str(folder), "--shard", shard]) == 0
+    edit_settings(settings_file(), {"drive_weight": [f"{folder}=1" for folder in (model, first, second)]})
+    assert main(["mirror", "join", str(first)]) == 0
+    settings = load_settings(settings_file())
+    reading = make_reading(ReadingOptions(), settings, choose_model(None, settings))
+    assert reading.weights == {model: 1.0, second: 1.0}
+    assert main(["mirror", "join", str(second)]) == 0
+    assert settings_file().read_text() == f'# mine\nmodel = "{model}"\n'
+
+
+def test_a_join_goes_onto_a_drive_that_no_copies_are_offered_on(model: Path, tmp_path: Path) -> None:
+    before = (model / _SHARD).read_bytes()
+    target = tmp_path / "second" / "more"
+    assert main(["mirror", "split", "--to", str(target), "--shard", _SHARD]) == 0
+    (tmp_path / "root/proc/self/mountinfo").write_text("")
+    assert main(["mirror", "join", str(target)]) == 0
+    assert (model / _SHARD).read_bytes() == before and not target.exists()
 
 
 def test_a_mirror_is_not_made_a_split_nor_a_split_a_mirror(model: Path, tmp_path: Path, capsys: Output) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from app import paths
 from app.actions import ACTIONS
+from app.backends.base import TurnRequest
 from app.errors import UsageError
 from app.exits import ExitCode
 from app.model_choice import choose_model
@@ -18,8 +19,9 @@ from app.plain_commands import NOT_HERE, Commands
 from app.settings import Settings
 from app.transcripts.session import ChatSession
 from app.transcripts.store import TranscriptStore
-from engine.errors import EngineError
+from engine.errors import EngineError, PromptError
 from engine.events import Event, Notice, PrefillProgress, TextDelta, ThinkingDelta
+from engine.prompt import UserMessage
 from engine.sampler_settings import SamplerSettings
 from tests.app.conftest import FillingStream
 from tests.fakes import Clock, ScriptedBackend, turn_done
@@ -134,6 +136,22 @@ def test_a_turn_that_fails_is_said_and_the_next_line_is_answered(chat: Run, caps
     assert err.count("artesian: the head is gone\n  Run audit.") == 2
 
 
+def test_a_line_that_is_too_long_is_replaced_by_the_next(chat: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    class Small(ScriptedBackend):
+        def generate(self, request: TurnRequest, should_stop: Callable[[], bool]) -> Iterator[Event]:
+            self.requests.append(request)
+            if "a novel" in str(request.messages):
+                raise PromptError("the prompt has 5,000 tokens, the context 4,096")
+            return super().generate(request, should_stop)
+
+    small = Small([TextDelta(text="yes"), turn_done()])
+    chat("one", "a novel", "two", use=small)
+    out, err = capsys.readouterr()
+    assert out == "yes\nyes\n" and "The next message replaces it." in err
+    texts = [message.parts for message in small.requests[-1].messages if isinstance(message, UserMessage)]
+    assert texts == [("one",), ("two",)]
+
+
 def test_ctrl_c_stops_the_reply_and_keeps_it(chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # The signal is sent by the engine thread after the first event, and the script waits until it was taken.
     backend = ScriptedBackend()
@@ -182,6 +200,16 @@ def test_edit_makes_a_branch_and_branches_can_be_walked(
     assert "branch 1 of 2" in capsys.readouterr().err
 
 
+def test_a_system_message_begins_a_new_branch_of_the_same_conversation(chat: Run, tmp_path: Path) -> None:
+    assert chat("first", "/system Be brief.", "second") is ExitCode.DONE
+    (info,) = (store := TranscriptStore(tmp_path / "transcripts")).list()
+    with store.open(info.id) as transcript:
+        assert [node.text for node in transcript.children(None)] == ["first", "Be brief."]
+        assert [(node.role, node.text) for node in transcript.path()[:2]] == [
+            ("system", "Be brief."), ("user", "second"),
+        ]  # fmt: skip
+
+
 def test_code_and_details_are_written_to_a_private_file(
     chat: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +221,8 @@ def test_code_and_details_are_written_to_a_private_file(
     assert out.read_text() == "ls\n"
     assert chat("a", "/code 3", use=code) is ExitCode.USAGE
     assert "/code takes a number from 1 to 2, not '3'" in capsys.readouterr().err
+    assert chat("a", "/code ²", use=code) is ExitCode.USAGE
+    assert "/code takes a number from 1 to 2, not '²'" in capsys.readouterr().err
     chat("a question", "/details", use=code)
     text = out.read_text()
     assert text.startswith("> a question\n\nRun\n```sh") and "seed 7" in text and "3 tokens in 2.0 s" in text

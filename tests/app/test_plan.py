@@ -14,15 +14,20 @@ import numpy as np
 import pytest
 
 from app.cli import main
+from app.commands.plan import supposed
+from app.drafting import DraftOptions
 from app.errors import UsageError
 from app.last_run import Compared, LastRun
+from app.model_choice import ModelChoice
 from app.paths import rates_file, runs_file, settings_file
 from app.plan_plot import text_plot, write_plot
-from app.plan_report import real_model_text
+from app.plan_report import explain_choice, real_model_text
 from app.plan_text import bar, last_lines
 from app.reading import MemoryOptions
 from app.run_options import RunOptions
 from app.settings import Settings
+from app.values import Numerics
+from planner.facts import MachineFacts, Rates
 from planner.solve import gb
 from tests.app.small_slices import small_slice
 from tests.engine.released import write_released
@@ -147,6 +152,25 @@ def test_every_option_acts(capsys: Output) -> None:
         assert data(capsys, str(TINY), "--what-if", f"ram=2GB,{what_if}") != plain
 
 
+def test_measured_rates_grow_with_the_cores_as_far_as_memory_goes() -> None:
+    measured = Rates(
+        memory_bytes_s=40e9, fp4_bytes_s=15e9, fp8_bytes_s=30e9, plain_bytes_s=40e9, multiply_adds_s=1e11,
+        source="remembered",
+    )  # fmt: skip
+    facts = MachineFacts(total_bytes=8, available_bytes=8, ruled_by="system", n_cores=2, rates=measured)
+    rates = supposed(facts, {"cores": 4}).rates
+    assert (rates.fp4_bytes_s, rates.fp8_bytes_s, rates.plain_bytes_s) == (30e9, 40e9, 40e9)
+    assert (rates.multiply_adds_s, rates.memory_bytes_s) == (2e11, 40e9)
+
+
+def test_more_memory_is_added_to_what_was_asked_for(released: Path, capsys: Output) -> None:
+    asked = data(capsys, str(released), "--what-if", "ram=128GB", "--ram", "24GB")
+    more = next(one for one in asked["advice"] if "more memory" in one["change"])
+    then = data(capsys, str(released), "--what-if", "ram=128GB", "--ram", "40GB")
+    assert more["tokens_s"] == pytest.approx(then["answer"]["tokens_s"])
+    assert more["gain"] > 0
+
+
 def test_a_plan_is_for_the_numerics_that_the_settings_name(capsys: Output) -> None:
     def parts(*arguments: str) -> dict[str, int]:
         return {part["name"]: part["n_bytes"] for part in data(capsys, str(TINY), *arguments)["parts"]}
@@ -159,6 +183,27 @@ def test_a_plan_is_for_the_numerics_that_the_settings_name(capsys: Output) -> No
     reference = parts()
     assert "draft head" not in reference and "draft head" in parts("--draft", "on")
     assert reference["conversation"] * 2 == exact["conversation"]
+
+
+def test_the_numerics_of_a_plan_can_be_said(capsys: Output) -> None:
+    def conversation(*arguments: str) -> int:
+        parts = data(capsys, str(TINY), "--draft", "off", *arguments)["parts"]
+        return next(part["n_bytes"] for part in parts if part["name"] == "conversation")
+
+    exact, reference = conversation("--numerics", "exact"), conversation("--numerics", "reference")
+    assert reference * 2 == exact == conversation()
+    settings_file().parent.mkdir(parents=True)
+    settings_file().write_text('numerics = "reference"\n')
+    assert conversation("--numerics", "exact") == exact and conversation() == reference
+
+
+def test_the_plan_on_a_screen_is_for_the_numerics_that_it_runs_with() -> None:
+    def conversation(mode: Numerics) -> int:
+        options = RunOptions(numerics=mode, drafting=DraftOptions(draft="off"))
+        made = explain_choice(ModelChoice(folder=TINY, origin="--model", is_demo=False), Settings(), options)
+        return next(row.n_bytes for place in made.places for row in place.rows if row.label == "conversation")
+
+    assert conversation("reference") * 2 == conversation("exact")
 
 
 def test_the_command_line_wins_over_the_settings_and_they_over_the_defaults(released: Path, capsys: Output) -> None:

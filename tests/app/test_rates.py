@@ -62,6 +62,18 @@ def test_shares_of_drives_are_measured_again_after_a_month(file: Path) -> None:
     assert book.shared("a and b") is None
 
 
+def test_two_books_of_one_file_lose_nothing_to_each_other(file: Path) -> None:
+    first, second = RateBook(file), RateBook(file)
+    first.note_drive("a", 1e9)
+    second.note_drive("b", 2e9)
+    second.note_arithmetic(8, "torch", RATES)
+    first.save()
+    second.save()
+    again = RateBook(file)
+    assert (again.drive("a"), again.drive("b")) == (1e9, 2e9) and again.arithmetic(8) is not None
+    assert second.drive("a") == 1e9  # what others noted is known from then on
+
+
 def test_another_machine_begins_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     book = RateBook(file)
     book.note_drive("sda", 1e8)

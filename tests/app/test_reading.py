@@ -106,6 +106,23 @@ def test_what_cannot_act_is_refused_by_name(
         _made(Path("model"), **options)
 
 
+@pytest.mark.parametrize(
+    ("weights", "told"),
+    [
+        (["model=1"], "drive_weight in the settings says nothing of"),
+        (["model=0", "m=0"], "drive_weight in the settings is 0 for every folder"),
+        (["model=1", "m=1", "n=1"], "drive_weight in the settings n=1 names a folder that is not read from"),
+    ],
+)
+def test_weights_in_the_settings_that_cannot_act_are_told_as_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=told) as caught:
+        _made(Path("model"), Settings(model="model", mirror=("m",), drive_weight=tuple(weights)))
+    assert "--drive-weight" not in str(caught.value)
+
+
 def test_a_split_with_nothing_new_to_read_is_refused_by_name(tmp_path: Path) -> None:
     model, second, third = (copytree(_TINY, tmp_path / name) for name in ("model", "second", "third"))
     told = rf"--split {second} has no shard that is not in {model} already"

@@ -456,6 +456,17 @@ def test_a_tokenizer_of_a_larger_model_fails(tiny: Path) -> None:
     assert (fault.found, fault.expected) == (vocab_size, vocab_size - 1)
 
 
+def test_a_tokenizer_without_the_models_image_token_fails_as_a_run_does(tiny: Path) -> None:
+    image = json.loads((tiny / "config.json").read_text("utf-8"))["image_token_id"]
+
+    def rename(file: dict[str, Any]) -> None:
+        file["added_tokens"] = [token for token in file["added_tokens"] if token["id"] != image]
+
+    edit_json(tiny / "tokenizer.json", rename)
+    (fault,) = faults(audit(tiny), "text.tokenizer")
+    assert f"no added token has id {image}" in fault.message
+
+
 def test_a_tokenizer_that_the_library_refuses_fails(tiny: Path) -> None:
     """A merge into a token that the vocabulary has not: well-formed JSON, and no chat can open it."""
     edit_json(tiny / "tokenizer.json", lambda file: file["model"]["merges"].append(["Z", "Zq"]))

@@ -1,5 +1,7 @@
 """Past answers in prompts, as they were drawn."""
 
+import gc
+import weakref
 from typing import Literal
 
 import pytest
@@ -100,3 +102,13 @@ def test_marks_stand_before_users_and_behind_the_openings_of_answers(small: Chat
         [i for i, token in enumerate(ids) if token == user] + [i + 1 for i, t in enumerate(ids) if t == opener]
     )
     assert list(prompt.marks) == want and len(want) == 4
+
+
+def test_a_tokenizer_is_let_go_of_although_answers_were_looked_at() -> None:
+    tokenizer = ChatTokenizer.load(TINY / "checkpoint")
+    answer = AssistantMessage(text="water", ids=drawn_as(tokenizer, "wat", "er"))
+    assert render(tokenizer, history(answer), False).drawn
+    gone = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert gone() is None

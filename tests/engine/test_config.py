@@ -446,6 +446,16 @@ def test_the_loader_refuses_what_cannot_be_run_and_runs_what_only_differs(tmp_pa
         load_config(write(tmp_path, nested=nested))
 
 
+def test_of_many_broken_relations_the_first_five_are_told(tmp_path: Path) -> None:
+    nested = nested_of()
+    text = nested["text_config"]
+    text |= {"scoring_func": "sigmoid", "norm_topk_prob": False, "o_groups": 7}
+    text["compress_ratios"] = 40 * [2] + text["compress_ratios"][40:]  # the first layers have nothing to read
+    with pytest.raises(ConfigError, match=r"; and [\d,]+ more$") as caught:
+        load_config(write(tmp_path, nested=nested))
+    assert len(str(caught.value)) < 2_000
+
+
 @given(
     ratios=st.lists(st.integers(0, 3), max_size=6),
     sources=st.lists(st.integers(0, 9), max_size=4),

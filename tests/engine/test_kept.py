@@ -10,7 +10,7 @@ from torch import Tensor
 from engine import kept as kept_module
 from engine.config import ModelConfig
 from engine.kept import KeptStates, Piece
-from engine.state import KINDS, State
+from engine.state import KINDS, Rows, State
 from tests.engine.test_state import same
 
 
@@ -132,3 +132,32 @@ def test_room_is_made_before_the_live_state_grows_into_it(
     kept.make_room(round(1_000_000 / per_token))
     assert kept.n_points == 1
     assert kept.find([3, 3, 9]).n_tokens == 2  # the newest
+
+
+def test_of_a_branch_that_is_left_no_more_is_copied_than_there_is_room_for(
+    tiny_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_module, "LEAST_STATE_BYTES", 0)
+    state, ids = State(tiny_config), [token % 2 for token in range(80)]
+    kept = KeptStates(state)
+    for part in (ids[:40], ids[40:]):
+        feed(state, part, KINDS["prefill"])
+        kept.keep()
+    half = state.rows_bytes(40, 80)
+    ceiling = state.n_bytes + kept.n_bytes + half  # of its two halves one has room beside the live state
+    monkeypatch.setattr(kept, "_state_bytes", ceiling)
+    copied = 0
+    rows_of = state.rows
+
+    def rows(first: int, end: int) -> Rows:
+        nonlocal copied
+        found = rows_of(first, end)
+        copied += sum(part.nbytes for pair in found.values() for part in pair)
+        return found
+
+    monkeypatch.setattr(state, "rows", rows)
+    kept.go_to(kept.find(()))
+    assert copied == half and state.n_bytes + kept.n_bytes <= ceiling
+    assert kept.find([*ids, 9]).n_tokens == 40  # its beginning
+    kept.go_to(kept.find([*ids, 9]))
+    assert same(state, fresh(tiny_config, ids[:40], bytes(40)))

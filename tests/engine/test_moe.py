@@ -11,7 +11,7 @@ from engine.config import ModelConfig
 from engine.experts import ExpertWeights
 from engine.kernels import Matrix
 from engine.moe import Routing, gated, moe, route
-from engine.numerics import EXACT
+from engine.numerics import EXACT, NUMERICS, NumericsName
 from engine.weights import FfnWeights
 
 
@@ -105,3 +105,28 @@ def test_contributions_do_not_depend_on_the_order_experts_arrive_in(tiny_config:
             inner = gate.clamp_max(2.0) * torch.sigmoid(gate.clamp_max(2.0)) * up.clamp(-2.0, 2.0)
             by_hand[row] += w.w2.weight.double() @ (inner * routing.weights[row, rank].double())
     assert (want.double() - by_hand).abs().max() < 1e-4
+
+
+def corner(value: float) -> Matrix:
+    weight = torch.zeros(32, 32)
+    weight[0, 0] = value
+    return plain(weight)
+
+
+@pytest.mark.parametrize(("mode", "want"), [("exact", 0.0), ("reference", 1.0)])
+def test_outputs_are_added_by_rank_or_as_the_vendor_does_by_expert(
+    tiny_config: ModelConfig, mode: NumericsName, want: float
+) -> None:
+    # By rank (2^25 + 1) - 2^25 is 0 in float32; by expert, section 15, (2^25 - 2^25) + 1 is 1. 32 is its own SiLU.
+    outputs = {0: 2.0**25, 2: -(2.0**25), 5: 1.0}
+    experts = {e: ExpertWeights(w1=corner(32), w3=corner(1), w2=corner(out / 32)) for e, out in outputs.items()}
+    routing = Routing(torch.tensor([[0, 5, 2]]), torch.ones(1, 3))
+    config = replace(tiny_config, dim=32, moe_inter_dim=32, swiglu_limit=0.0)
+    x = torch.zeros(1, 32)
+    x[0, 0] = 1
+
+    def waves(wanted: Sequence[int]) -> Iterator[Sequence[tuple[int, ExpertWeights]]]:
+        yield [(e, experts[e]) for e in wanted]
+
+    got = moe(x, routing, waves, ffn(torch.zeros(6, 32), torch.zeros(6), 32), config, NUMERICS[mode])
+    assert got[0, 0].item() == want

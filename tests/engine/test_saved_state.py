@@ -77,6 +77,7 @@ def test_of_a_conversation_that_is_not_kept_nothing_is_written(chat: Chat, tmp_p
     [
         ("fingerprint", "of another model"),
         ("payload", "of another model"),
+        ("tokenizer", "of another model"),
         ("numerics", r"of another numerics \(exact, not reference\)"),
         ("index_owner", r"of another index owner \(published, not reference\)"),
         ("kernels", r"of another kernel path \(torch, not reference\)"),

@@ -72,6 +72,21 @@ def test_committing_a_part_of_a_prefill_is_refused(tiny_model: Model) -> None:
         state.commit(step, 2)
 
 
+def test_a_whole_step_is_committed_as_one_that_could_be_cut_and_keeps_less_until_then(tiny_model: Model) -> None:
+    prompt, rows = list(range(3, 12)), [7, 450, 33, 12, 500, 81]
+    whole, cut = prefilled(tiny_model, prompt), prefilled(tiny_model, prompt)
+    step = tiny_model.forward(whole, rows, "decode", is_whole=True).step
+    other = tiny_model.forward(cut, rows, "decode").step
+    kept, all_of_it = (sum(len(one.values) for one in each.open_groups.values()) for each in (step, other))
+    assert kept < all_of_it == len(rows) * len(other.open_groups)
+    with pytest.raises(AssertionError):
+        whole.commit(step, 2)
+    whole = prefilled(tiny_model, prompt)
+    whole.commit(tiny_model.forward(whole, rows, "decode", is_whole=True).step)
+    cut.commit(other)
+    assert same(whole, cut)
+
+
 def test_committing_a_step_of_another_position_is_refused(tiny_model: Model) -> None:
     state = tiny_model.new_state()
     first = tiny_model.forward(state, [0, 1], "prefill").step

@@ -312,13 +312,13 @@ def test_a_long_prompt_takes_no_more_of_a_card_than_is_planned_for_it(tiny_model
 
 
 def _scratch_bytes(config: ModelConfig, rows: int) -> int:
-    """The planner's own figure, by hand: the stream, three vectors of the width and the attention half's arrays."""
+    """The planner's own figure, by hand: the stream twice, three vectors of the width, the attention half's arrays."""
     attention = 3 * config.n_heads * config.head_dim + config.q_lora_rank + config.o_groups * config.o_lora_rank
     experts = (config.n_activated_experts + 3) * config.dim + 3 * config.moe_inter_dim
     looked_up = (config.engram_max_ngram_size - 1) * config.engram_n_heads * config.engram_head_dim
     stream = config.hc_mult * config.dim
     engram = 2 * looked_up + 4 * stream + config.dim
-    return rows * 4 * (stream + 3 * config.dim + max(attention, experts, engram, 3 * stream))
+    return rows * 4 * (stream + 3 * config.dim + max(stream + attention, stream + experts, engram, 3 * stream))
 
 
 def _stream_bytes(config: ModelConfig, rows: int) -> int:

@@ -180,6 +180,7 @@ def test_truncation_and_padding_in_the_file_do_not_act(tmp_path: Path) -> None:
         (lambda content: content["added_tokens"].append({"id": 500, "content": "<new>"}), "cannot have id 500"),
         (lambda content: content["added_tokens"].append({"id": 3, "content": "<new>"}), "cannot have id 3"),
         (lambda content: content["added_tokens"].append({"id": 600, "content": "<think>"}), "cannot have id 600"),
+        (lambda content: content["added_tokens"].append({"id": 600, "content": "\ud800"}), "is no text"),
         (lambda content: content["added_tokens"].append({"id": -1, "content": "x"}), "added_tokens"),
         (lambda content: content["added_tokens"].append({"id": 2**40, "content": "x"}), "added_tokens"),
         (lambda content: content["added_tokens"].append({"id": True, "content": "x"}), "added_tokens"),

@@ -70,6 +70,19 @@ def slots() -> Iterator[Callable[[int], memoryview]]:
         yield lambda index: arena.slot(SlotIndex(index))
 
 
+class BadSector(GatedDrive):
+    """Cannot be read at one offset; the other reads wait at the gate."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self._offset = offset
+
+    def pread(self, fd: int, target: memoryview, offset: int) -> int:
+        if offset == self._offset:
+            raise OSError(errno.EIO, "bad sector")
+        return super().pread(fd, target, offset)
+
+
 def _copies(path: Path, *systems: Syscalls) -> Copies:
     return Copies([Copy(f"drive {i}", DirectFile.open(path, system=system)) for i, system in enumerate(systems)])
 
@@ -268,13 +281,7 @@ def test_a_failing_read_is_made_on_another_replica_and_the_drive_demoted(
 def test_without_another_copy_the_error_has_file_offset_and_errno_and_comes_when_all_reads_have_ended(
     path: Path, slots: Callable[[int], memoryview]
 ) -> None:
-    class HalfBroken(GatedDrive):
-        def pread(self, fd: int, target: memoryview, offset: int) -> int:
-            if offset == 8 * BLOCK:
-                raise OSError(errno.EIO, "bad sector")
-            return super().pread(fd, target, offset)
-
-    gate = HalfBroken()
+    gate = BadSector(8 * BLOCK)
     copies = _copies(path, gate)
     gate.shut()
     with BatchReader(copies, block_bytes=BLOCK, depth=4) as reader:
@@ -288,6 +295,31 @@ def test_without_another_copy_the_error_has_file_offset_and_errno_and_comes_when
         assert caught.value.offset is not None and caught.value.offset // BLOCK == 8
         gate.let(1)
         reader.submit([_request(0, 100, slots(1))]).wait()  # the reader goes on
+
+
+def test_a_read_that_went_to_another_drive_is_not_taken_by_what_it_left_in_its_first_queue(
+    path: Path, slots: Callable[[int], memoryview]
+) -> None:
+    bad, other = BadSector(8 * BLOCK), GatedDrive()
+    copies = _copies(path, bad, other)
+    for gate in (bad, other):
+        gate.shut()
+    with BatchReader(copies, block_bytes=BLOCK, depth=1) as reader:
+        busy = reader.submit([_request(0, 100, slots(0), flat_index=1)])  # the other drive has its hands full
+        ticket = reader.submit([_request(BLOCK, 100, slots(1)), _request(8 * BLOCK, 100, slots(2))])
+        _wait_until(lambda: (bad.begun, other.begun) == ([BLOCK], [0]))
+        assert ticket.withdraw() == 0  # the second read goes into the queue a second time
+        after = reader.submit([_request(20 * BLOCK, 100, slots(3))])
+        bad.let(1)
+        _wait_until(lambda: len(bad.begun) + len(other.begun) == 3)
+        begun = (bad.begun[:], other.begun[:])
+        for gate in (bad, other):
+            gate.let(9)
+        assert all(one.wait(10.0) for one in (busy, ticket, after))
+        assert begun == ([BLOCK, 20 * BLOCK], [0])
+        assert bytes(slots(2)[:100]) == path.read_bytes()[8 * BLOCK :][:100]
+        reader.submit([])
+        assert copies.waiting[-1] == {"drive 0": 0, "drive 1": 0}
 
 
 def test_what_a_replica_set_raises_reaches_whoever_waits(path: Path, slots: Callable[[int], memoryview]) -> None:

@@ -453,6 +453,21 @@ def test_equal_mirrors_verify_and_one_flipped_byte_is_named_and_withdrawn(model:
     assert shares(replicas, NAMES[2]) == {A: 1000} and shares(replicas, NAMES[1]) == {A: 500, B: 500}
 
 
+def test_a_copy_in_a_mirror_that_stands_in_is_withdrawn_too(model: Path, mirror: Path) -> None:
+    """Its folder counts among the checkpoint's own then."""
+    os.truncate(model / NAMES[1], (model / NAMES[1]).stat().st_size - 1)
+    with Checkpoint.open(model, mirrors=[mirror], find_drive=EACH_ITS_OWN) as checkpoint:
+        replicas = checkpoint.replicas
+        assert {copy.role for copy in replicas.copies(NAMES[2])} == {"primary", "split"}
+        data = bytearray((mirror / NAMES[2]).read_bytes())
+        data[-1] ^= 0x40
+        (mirror / NAMES[2]).write_bytes(data)
+        checked = {one.copy.shard: one for one in verify_mirror(replicas, mirror, checkpoint.headers)}
+        assert [name for name, one in checked.items() if one.error is not None] == [NAMES[2]]
+        assert [copy.folder for copy in replicas.copies(NAMES[2])] == [model]
+        assert [copy.folder for copy in replicas.copies(NAMES[1])] == [mirror]
+
+
 def test_a_copy_that_cannot_be_read_is_reported_and_stays(model: Path, mirror: Path) -> None:
     headers = {name: inspect(model).shards[name].header for name in NAMES}
     replicas = replica_set(model, mirror)
@@ -547,6 +562,33 @@ def test_a_drive_that_answers_again_is_read_again_after_its_files_were_checked(m
         assert set(_reads_of(files)) == {A, B} and checkpoint.replicas.demoted() == ()
         # And once more: it is not forgiven for ever.
         assert checkpoint.replicas.demote(checkpoint.replicas.copies(NAMES[0])[1], lost) is not None
+
+
+def test_a_drive_that_still_cannot_read_what_failed_stays_out_unopened(model: Path, mirror: Path) -> None:
+    bad_at = 1000  # behind the header, which can be read all the time
+
+    def bad_sector(system: HookedSystem, path: Path, target: memoryview, offset: int) -> int:
+        if system.armed and path == mirror / NAMES[0] and offset <= bad_at < offset + len(target):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return system.real(path, target, offset)
+
+    system, reopened = HookedSystem(bad_sector), list[Path]()
+
+    def reopen(path: Path) -> DirectFile:
+        reopened.append(path)
+        return DirectFile.open(path, "buffered", system=system)
+
+    with Checkpoint.open(model, mirrors=[mirror], find_drive=EACH_ITS_OWN) as checkpoint:
+        copies = [copy for name in NAMES for copy in checkpoint.replicas.copies(name)]
+        opened = {copy: DirectFile.open(copy.path, "buffered", system=system) for copy in copies}
+        with ReplicaFiles(checkpoint.replicas, opened, reopen) as files:
+            lost = DriveError.of(OSError(errno.EIO, "bad sector"), mirror / NAMES[0], bad_at)
+            files.demote(next(one for one in map(_opened(files), range(50)) if one.drive == B), lost)
+            assert isinstance(files.take_back(B, checkpoint.headers), DriveError)
+            assert checkpoint.replicas.demoted() == (B,) and reopened == []
+            system.armed = False
+            assert files.take_back(B, checkpoint.headers) is None
+            assert checkpoint.replicas.demoted() == () and set(_reads_of(files)) == {A, B}
 
 
 def test_a_drive_that_answers_after_the_files_were_closed_changes_nothing(model: Path, mirror: Path) -> None:

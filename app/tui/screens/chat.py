@@ -81,7 +81,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
     def open_transcript(self, transcript_id: str) -> None:
         """Show another conversation; a reply that grows is stopped and kept first."""
         shown = self.conversation.transcript
-        if (transcript_id == shown.id and not shown.read_only) or not self.may_leave():
+        if (transcript_id == shown.id and not shown.held_elsewhere) or not self.may_leave():
             return
         if any(left.id == transcript_id for left in self._left):
             # Opened now it would be one that another holds, which is ourselves.

@@ -168,8 +168,21 @@ class ChatFrame(Screen[None], Kept):
                 self.view.show(messages)
         else:
             self.view.show([NoteRows(self._welcome(), cells)], from_top=True)  # what it is stands before its keys
+        if self._find.is_open:
+            self._show_count()
         self._show_heading()
         self.show_status()
+
+    def look_again(self) -> None:
+        """What is looked for, in rows that are others now."""
+        self.view.look_again()
+        if self._find.is_open:
+            self._show_count()
+
+    def _show_count(self) -> None:
+        n_places = len(self.view.matches)
+        nothing = "nothing found" if self._find.text.strip() else ""
+        self._find.show_count(f"{self.view.match_index + 1} of {n_places}" if n_places else nothing)
 
     def tell_of_real_model(self, text: str) -> None:
         """What the released model would take and give here, for an empty conversation to show."""
@@ -204,7 +217,7 @@ class ChatFrame(Screen[None], Kept):
         title = one_line(transcript.title) or "New conversation"
         model = "demo" if self.artesian.choice.is_demo else one_line(self.artesian.choice.folder.name)
         note = "  can only be read" if transcript.read_only else ""
-        room = max(self.size.width - len(model) - 4 - len(note), 8)
+        room = max(self.size.width - cell_len(model) - 4 - len(note), 8)
         shown = title if cell_len(title) <= room else set_cell_size(title, room - 3) + "..."
         line = Content.assemble((shown, "bold"), (note, "$warning"), " " * max(room - cell_len(shown), 0), "  ",
                                 (model, MUTED))  # fmt: skip

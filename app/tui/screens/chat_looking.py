@@ -45,10 +45,8 @@ class LookActions(ChatFrame):
         self._rows_changed(rows)
 
     def _rows_changed(self, rows: ReplyRows) -> None:
-        self.view.look_again()
+        self.look_again()
         self.view.changed(self.view.messages.index(rows))
-        if self._find.is_open:
-            self._show_count()
 
     def action_find(self, argument: str = "") -> None:
         """Look for text in the conversation."""
@@ -81,11 +79,6 @@ class LookActions(ChatFrame):
     def _look(self, text: str) -> None:
         self.view.find(text)
         self._show_count()
-
-    def _show_count(self) -> None:
-        n_places = len(self.view.matches)
-        nothing = "nothing found" if self._find.text.strip() else ""
-        self._find.show_count(f"{self.view.match_index + 1} of {n_places}" if n_places else nothing)
 
     def _close_find(self) -> None:
         self._find.close()

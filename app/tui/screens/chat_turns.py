@@ -53,6 +53,8 @@ class TurnActions(ChatFrame):
             elif running.repeats:
                 running.repeats = False
                 self.note("The reply repeats itself. Esc stops it.", "$warning")
+        if any(isinstance(event, Notice) for event in events):
+            self.look_again()
         if touched:
             self.view.changed(max(len(self.view.messages) - 1, 0), still)
         now = time.monotonic()
@@ -89,6 +91,7 @@ class TurnActions(ChatFrame):
         if isinstance(event, TurnDone):
             self.artesian.last_turn = event.stats
         self.note("")
+        self.look_again()
         self._show_heading()
         if rows.is_long:
             self.run_worker(self._settle(rows), exit_on_error=False)
@@ -107,6 +110,7 @@ class TurnActions(ChatFrame):
         if running is not None and running.rows is rows:
             return  # it is gone on with, and grows again
         if rows.take_settled(flows) and rows in self.view.messages:
+            self.look_again()
             self.view.changed(self.view.messages.index(rows))
 
     def check_saved(self) -> None:
@@ -124,13 +128,11 @@ class TurnActions(ChatFrame):
         self.show_status()
 
     async def _take_added(self) -> None:
-        """Show what another window has added, where the user is; read and laid out aside."""
-        conversation, cells = self.conversation, self.view.text_cells
+        """Show what another window has added, where the user is; read aside."""
+        conversation = self.conversation
         try:
-            if await asyncio.to_thread(conversation.refresh):
-                await asyncio.to_thread(conversation.rows, cells)
-                if conversation is self.conversation:
-                    self.reload(stays=True)
+            if await asyncio.to_thread(conversation.refresh) and conversation is self.conversation:
+                self.reload(stays=True)
         finally:
             self._takes_added = False
 
@@ -152,10 +154,11 @@ class TurnActions(ChatFrame):
             else:
                 node = await asyncio.to_thread(session.add_user, event.text)
         except AppError as error:
+            self._editing = editing
             self._give_back(event.text, said(error))
             return
-        if editing is not None and self._set_aside and not self.prompt.text:
-            self.prompt.set_text(self._set_aside)
+        if editing is not None and self._set_aside:
+            self.prompt.restore(self._set_aside)
         self._set_aside = ""
         self._answer(node, session.request(node))
 

@@ -71,7 +71,7 @@ class MirrorScreen(PanelScreen):
         self._make_desk = make_desk or (lambda: MirrorDesk.of_user(context(self.app).choice))
         self._desk: MirrorDesk | None = None
         self._rows: Sequence[_Row] = ()
-        self._settled: DriveJob | None = None  # the work whose end was seen
+        self._settled: DriveJob | None = None  # the work whose end was seen here; it changes the settings
 
     def body(self) -> Iterable[Widget]:
         """A word on what this is, the places, what the marked one would buy, and the work under way."""
@@ -83,7 +83,6 @@ class MirrorScreen(PanelScreen):
     def on_mount(self) -> None:
         """Look around, and follow the work."""
         self._about("Looking at the drives...")
-        self._settled = None  # what ended while this was closed has changed the settings too
         self._look()
         self.set_interval(REFRESH_S, self._follow)
 

@@ -5,13 +5,17 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.backends.base import Backend
+from app.backends.base import Backend, RunFacts
 from app.cli import TRANSCRIPTS, main
+from app.commands import ask
 from app.commands import transcripts as commands
+from app.model_choice import ModelChoice
+from app.paths import demo_folder
 from app.transcripts.session import ChatSession
 from app.transcripts.store import user_store
 from engine.events import TextDelta
@@ -21,12 +25,12 @@ from tests.fakes import ScriptedBackend, turn_done
 Output = pytest.CaptureFixture[str]
 
 
-def _chat(question: str, *words: str) -> str:
-    store, backend = user_store(), ScriptedBackend()
+def _chat(question: str, *words: str, facts: RunFacts | None = None) -> str:
+    store, made_by = user_store(), facts or ScriptedBackend().facts()
     with store.create() as transcript:
         session = ChatSession(transcript)
         node = session.add_user(question)
-        writer = session.begin_reply(node, session.request(node), backend.facts())
+        writer = session.begin_reply(node, session.request(node), made_by)
         for event in reply_of(words, thought="Hm.\nWell."):
             writer.take(event)
         return transcript.id
@@ -181,6 +185,23 @@ def test_a_replay_says_equal_or_what_differs(
     assert json.loads(out)["data"] == {"id": name, "equal": False, "complete": False, "turns": []}
     code, _, err = _run(capsys, "replay", name)
     assert code == 4 and "/models/scripted" in err
+
+
+def test_a_replay_takes_the_demo_where_it_is_now_and_says_who_named_another_model(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[ModelChoice] = []
+
+    def make_local(choice: ModelChoice, *arguments: object) -> Backend:
+        chosen.append(choice)
+        return ScriptedBackend(reply_of(["a"], thought="x"))
+
+    monkeypatch.setattr(ask, "make_local", make_local)
+    name = _chat("hi", "a", facts=replace(ScriptedBackend().facts(), model="/old/artesian/demo", is_demo=True))
+    assert _run(capsys, "replay", name)[:2] == (0, "turn 1: equal, 2 tokens\n")
+    assert [(choice.folder, choice.is_demo) for choice in chosen] == [(demo_folder(), True)]
+    code, _, err = _run(capsys, "replay", _chat("hi", "a"))
+    assert code == 4 and "/models/scripted (the transcript) does not exist" in err
 
 
 def test_a_chat_with_the_demo_is_made_again_token_by_token(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,6 +198,15 @@ def test_going_on_keeps_the_seed_the_mode_and_the_text_before(transcript: Transc
         assert again.nodes() == [node, whole]
 
 
+def test_a_reply_that_thinks_goes_on_for_as_long_as_one_that_thinks(transcript: Transcript) -> None:
+    session = ChatSession(transcript, effort="max")
+    reply = _answer(session, session.add_user("count"), "1, ", reason="stopped")
+    session.effort = None
+    assert session.continue_request(reply).max_tokens == 131_072
+    session.max_tokens = 7  # said by the user
+    assert session.continue_request(reply).max_tokens == 7
+
+
 def test_a_reply_that_was_answered_cannot_be_gone_on_with(transcript: Transcript) -> None:
     session = ChatSession(transcript)
     reply = _answer(session, session.add_user("hi"), "a", reason="stopped")

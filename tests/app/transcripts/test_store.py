@@ -136,6 +136,15 @@ def test_a_deleted_transcript_comes_back_as_it_was_with_what_lay_beside_it(store
         store.undo(token)
 
 
+def test_another_transcript_whose_id_goes_on_behind_a_dot_stays(store: TranscriptStore) -> None:
+    name = _begun(store)
+    copied = store.folder / f"{name}.bak.jsonl"
+    copied.write_bytes(store.path_of(name).read_bytes())
+    token = store.delete(name)
+    assert [info.id for info in store.list()] == [f"{name}.bak"]
+    assert store.undo(token) == name and copied.exists()
+
+
 def test_the_deletion_undone_is_the_newest_unless_one_is_named(store: TranscriptStore, calendar: _Calendar) -> None:
     first, second, third = (_begun(store) for _ in range(3))
     for name in (first, second, third):
@@ -212,6 +221,25 @@ def test_a_look_at_a_conversation_keeps_nobody_from_writing_it(store: Transcript
         store.rename(name, "Still mine")
         assert written.title == "Still mine"
     assert seen.problem is None
+
+
+def test_a_look_asks_for_no_right_to_write_and_sees_who_writes(tmp_path: Path) -> None:
+    class Noting(FileOps):
+        def __init__(self) -> None:
+            self.shared: list[bool] = []
+
+        def lock(self, fd: int, *, shared: bool = False) -> bool:
+            self.shared.append(shared)
+            return super().lock(fd, shared=shared)
+
+    files = Noting()
+    store = TranscriptStore(tmp_path / "chats", files=files)
+    name = _begun(store)
+    files.shared.clear()
+    with store.view(name) as seen:
+        assert files.shared == [True] and "only to be read" in seen.read_only
+    with store.open(name), store.view(name) as seen:
+        assert files.shared == [True, False, True] and "has this conversation open" in seen.read_only
 
 
 def test_a_copy_has_the_messages_and_goes_its_own_way(store: TranscriptStore) -> None:

@@ -220,7 +220,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_without_waiting(tmp_path: Path
 
 def test_where_files_cannot_be_locked_it_goes_on_and_knows(tmp_path: Path) -> None:
     class NoLocks(FileOps):
-        def lock(self, fd: int) -> bool:
+        def lock(self, fd: int, *, shared: bool = False) -> bool:
             raise OSError(37, "No locks available")
 
     with Transcript(tmp_path / "a.jsonl", NoLocks(), exists=False) as transcript:

@@ -40,8 +40,8 @@ class StillDesk:
         """Measured once."""
         return _RATES[place.drive.name]
 
-    def propose(self, place: Place) -> Proposal:
-        """By the real arithmetic."""
+    def propose(self, place: Place, *, target: Path) -> Proposal:
+        """By the real arithmetic; nothing lies in `target` yet."""
         rates = {"nvme0n1": _RATES["nvme0n1"]}
         return propose(_USES, place, rates_bytes_s=rates, place_rate_bytes_s=self.rate_of(place))
 

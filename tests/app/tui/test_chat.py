@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual.events import Key
+from textual.widgets import OptionList
 
 from app.actions import of_scope
 from app.backends.base import PromptCost, TurnRequest
@@ -290,9 +291,9 @@ async def test_copying_the_reply_the_code_the_details_and_all(tmp_path: Path, mo
         assert app.clipboard == CODE
         app.chat.view.leave_cursor()
         app.run_action_id("copy_code")
-        assert app.clipboard == "ls -l\n"
+        await wait_until(pilot, lambda: app.clipboard == "ls -l\n")
         app.run_action_id("copy_code", "1")
-        assert app.clipboard == "x = 1\n"
+        await wait_until(pilot, lambda: app.clipboard == "x = 1\n")
         await pilot.press("ctrl+up", "ctrl+up", "ctrl+up", "ctrl+up", "c")  # up to the first fence
         assert app.clipboard == "x = 1\n"
         app.run_action_id("copy_details")
@@ -569,6 +570,19 @@ async def test_a_failure_of_the_screen_names_the_log_and_keeps_the_conversation_
     assert "unexpectedfailure:ZeroDivisionError" in err and "Thetracebackisin" in err and "secret" not in err
 
 
+async def test_a_failure_that_looks_like_markup_is_shown_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ValueError("no such tag [/x]")
+
+    with pytest.raises(ValueError, match="no such tag"):
+        async with chat(tmp_path, CueBackend()) as (app, pilot):
+            app.call_later(fail)
+            await wait_until(pilot, lambda: app.return_code == 1)
+    assert "unexpectedfailure:ValueError:nosuchtag[/x]" in "".join(capsys.readouterr().err.split())
+
+
 async def test_quitting_warns_once_of_what_cannot_be_saved(tmp_path: Path) -> None:
     (tmp_path / "transcripts").write_text("")
     async with chat(tmp_path, CueBackend(said("One."))) as (app, pilot):
@@ -683,3 +697,35 @@ async def test_a_reply_that_grows_in_another_window_is_followed_here(tmp_path: P
             backend.cue()
             await wait_until(other_pilot, lambda: looked("The first and the second"))
             await wait_until(other_pilot, lambda: not looked("being written in another window"))
+
+
+async def test_a_conversation_that_could_only_be_read_is_chosen_again_once_it_is_free(tmp_path: Path) -> None:
+    with TranscriptStore(tmp_path / "transcripts").create() as held:
+        ChatSession(held).add_user("first")
+        async with chat(tmp_path, CueBackend(), resume=held.id) as (app, pilot):
+            assert app.chat.conversation.transcript.read_only
+            held.close()
+            await pilot.press("ctrl+t")
+            await wait_until(pilot, lambda: any(found.option_count for found in app.screen.query(OptionList)))
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: app.screen is app.chat)
+            assert not app.chat.conversation.transcript.read_only
+            await ask(pilot, "more")
+            assert [node.text for node in app.chat.conversation.transcript.path()] == ["first", "more", "yes"]
+
+
+async def test_an_empty_chat_says_whose_it_is_when_another_model_is_chosen(tmp_path: Path) -> None:
+    backend = CueBackend()
+    async with chat(tmp_path, backend) as (app, pilot):
+        assert "This is the bundled demo" in screen_text(app)
+        backend.let_open()
+        app.reopen(ModelChoice(folder=Path("/models/flash"), origin="settings", is_demo=False))
+        await wait_until(pilot, lambda: "/models/flash" in screen_text(app))
+        assert "bundled demo" not in screen_text(app)
+
+
+async def test_a_title_of_wide_signs_leaves_room_for_the_models_name(tmp_path: Path) -> None:
+    async with chat(tmp_path, CueBackend()) as (app, pilot):
+        app.run_action_id("title", "\u65e5" * 60)
+        await wait_until(pilot, lambda: screen_text(app).startswith(" \u65e5"))
+        assert screen_text(app).splitlines()[0].endswith("...  demo")

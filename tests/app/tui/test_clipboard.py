@@ -53,3 +53,9 @@ def test_a_file_that_cannot_be_written_is_said_only_where_it_matters(tmp_path: P
     assert "may not take it" in copy("t", "Reply", lambda t: None, folder, _XTERM | {"SSH_TTY": "x"}).said
     with pytest.raises(OSError, match="Not a directory"):
         copy("t", "Reply", lambda t: None, folder, {"TERM": "linux"})
+
+
+def test_half_of_a_pair_is_copied_as_a_question_mark(tmp_path: Path) -> None:
+    sent: list[str] = []
+    copy("a\ud800b", "Reply", sent.append, tmp_path, _XTERM)
+    assert sent == ["a?b"]

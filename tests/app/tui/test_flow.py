@@ -12,7 +12,7 @@ from app.tui.flow.blocks import Growing, whole
 from app.tui.flow.flow import Flow
 from app.tui.flow.rows import rows_of
 from app.tui.flow.spans import Span, tame, wrap
-from tests.app.tui.long_text import long_reply
+from tests.app.tui.long_text import long_reply, pieces
 
 
 def shown(text: str, width: int = 40, *, pieces: int | None = None) -> list[str]:
@@ -90,6 +90,17 @@ def test_rows_fit_and_hold_every_character_but_blanks(texts: list[str], width: i
     together = "".join(span.text for row in rows for span in row)
     assert together.replace(" ", "") == tame("").join(map(tame, texts)).replace(" ", "")
     assert all(cell_len("".join(span.text for span in row).rstrip()) <= width for row in rows)
+
+
+def test_what_comes_while_the_text_is_shown_as_written_is_there_when_it_is_rendered() -> None:
+    flow, plain = Flow(60), Flow(60)
+    for number, piece in enumerate(pieces(DOCUMENT, 50)):
+        flow.set_raw(number % 3 > 0)
+        flow.push(piece)
+        plain.push(piece)
+    flow.set_raw(False)
+    assert (flow.blocks, flow.tail, flow.first_rows) == (plain.blocks, plain.tail, plain.first_rows)
+    assert (flow.rows, flow.tail_rows) == (plain.rows, plain.tail_rows)
 
 
 def test_a_finished_block_is_never_laid_out_again() -> None:

@@ -1,6 +1,7 @@
 """The drive wizard from its first screen to a working mirror, on folders with a made-up device table."""
 
 import shutil
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -151,6 +152,32 @@ async def test_a_copy_is_paused_goes_on_is_stopped_and_is_resumed(
         await pilot.press("y")
         await wait_until(pilot, lambda: "each copy read back equal" in _said(app, "mirror-work"))
         assert len(list(machine.mirror.glob("*.safetensors"))) == 11
+
+
+async def test_what_work_changed_in_the_settings_while_the_screen_was_closed_is_taken(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = machine.stage()
+    let = threading.Event()
+
+    def sync_data(self: WriteCalls, fd: int) -> None:
+        let.wait(60)
+
+    async with app.run_test(size=NORMAL) as pilot:
+        await _mark(pilot, app, "second")
+        monkeypatch.setattr(WriteCalls, "sync_data", sync_data)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await wait_until(pilot, lambda: app.drive_job is not None and isinstance(app.screen, MirrorScreen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not isinstance(app.screen, MirrorScreen))
+        let.set()
+        await wait_until(pilot, lambda: app.drive_job is not None and not app.drive_job.is_running)
+        assert app.settings.mirror is None
+        await app.push_screen(MirrorScreen(machine.desk))
+        await wait_until(pilot, lambda: "each copy read back equal" in _said(app, "mirror-work"))
+        assert app.settings.mirror == (str(machine.mirror),)
 
 
 async def test_where_nothing_is_gained_nothing_is_copied(machine: Machine) -> None:

@@ -203,6 +203,14 @@ async def test_the_draft_is_on_disk_soon_after_the_last_key_and_found_at_the_nex
         await wait_until(pilot, lambda: (tmp_path / "draft-1.txt").read_text() == "")
 
 
+async def test_what_an_earlier_window_left_is_found_though_another_place_is_free(tmp_path: Path) -> None:
+    (tmp_path / "draft-2.txt").write_text("left")
+    app = Stage(prompt := Prompt(draft=DraftFile(tmp_path)))
+    async with app.run_test() as pilot:
+        await _ready(pilot, prompt)
+        assert prompt.text == "left"
+
+
 async def test_trouble_with_the_files_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = InputHistory(tmp_path / "file" / "history.jsonl")

@@ -134,6 +134,19 @@ async def test_deleting_needs_no_question_as_it_can_be_taken_back(tmp_path: Path
         assert len(_shown(app)) == 4
 
 
+async def test_one_that_is_deleted_gives_its_place_to_the_next(tmp_path: Path) -> None:
+    app = Stage(screen=TranscriptsScreen(), store=make_store(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _open(pilot, app, 4)
+        await pilot.press("down", "d")
+        await _open(pilot, app, 3)
+        assert app.screen.query_one(OptionList).highlighted == 1
+        await pilot.press("d")
+        await _open(pilot, app, 2)
+        assert _shown(app) == ["\u65e5\u672c\u8a9e", "How slots work"]
+        assert app.screen.query_one(OptionList).highlighted == 1, "what was the last gives it to the one before"
+
+
 async def test_one_that_is_open_is_not_deleted_and_says_so(tmp_path: Path) -> None:
     store = make_store(tmp_path, ("only",))
     with store.open(store.list()[0].id):

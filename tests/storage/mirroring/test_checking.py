@@ -1,14 +1,18 @@
 """Checks, repairs and removals of small copies."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from storage.errors import CopyDiffers, MissingShard, TargetRefused
+from storage.errors import CopyDiffers, DriveError, MissingShard, TargetRefused
 from storage.mirroring.checking import CheckedShard, blocks_to_check, check_copies
+from storage.mirroring.files import WriteCalls
 from storage.mirroring.manifest import NAME, read_manifest
 from storage.mirroring.undoing import remove_copies, repair_blocks
+from storage.syscalls import SYSTEM, Syscalls
+from tests.storage.hooked import HookedSystem, failing
 from tests.storage.mirroring.copies import BLOCK_BYTES, NAMES, Hooked, copier, jobs, make_model
 
 
@@ -32,10 +36,12 @@ def flip(path: Path, at: int) -> None:
         file.write(bytes([value ^ 0x10]))
 
 
-def check(model: Path, target: Path, *, sources: bool = True) -> dict[str, CheckedShard]:
+def check(model: Path, target: Path, *, sources: bool = True, system: Syscalls = SYSTEM) -> dict[str, CheckedShard]:
     manifest = read_manifest(target)
     assert manifest is not None
-    found = check_copies(target, manifest, everything=True, sources=lambda shard: model / shard if sources else None)
+    found = check_copies(
+        target, manifest, everything=True, sources=lambda shard: model / shard if sources else None, system=system
+    )
     return {one.shard: one for one in found}
 
 
@@ -89,6 +95,26 @@ def test_a_repair_copies_the_bad_block_again_and_nothing_else(model: Path, targe
     assert written == [1] and (target / NAMES[1]).read_bytes() == (model / NAMES[1]).read_bytes()
 
 
+def test_a_block_that_cannot_be_read_hides_none_behind_it_and_is_written_again(model: Path, target: Path) -> None:
+    def bad_sector(system: HookedSystem, path: Path, block: memoryview, offset: int) -> int:
+        if path == target / NAMES[1] and offset == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return system.real(path, block, offset)
+
+    for at in (500, 2100):
+        flip(target / NAMES[1], at)
+    found = check(model, target, system=HookedSystem(bad_sector))[NAMES[1]]
+    assert isinstance(found.error, DriveError) and found.error.offset == 0
+    assert found.bad_blocks == (0, 2) and found.checked_bytes == found.file_bytes - BLOCK_BYTES
+    repair_blocks(target, NAMES[1], found.bad_blocks, model / NAMES[1])
+    assert (target / NAMES[1]).read_bytes() == (model / NAMES[1]).read_bytes()
+
+
+def test_a_drive_that_gives_nothing_is_not_taken_for_blocks_to_repair(model: Path, target: Path) -> None:
+    found = check(model, target, system=failing(errno.EIO, str(target / NAMES[1])))[NAMES[1]]
+    assert isinstance(found.error, DriveError) and found.bad_blocks == () and found.checked_bytes == 0
+
+
 def test_a_repair_from_a_source_that_changed_is_refused_untouched(model: Path, target: Path) -> None:
     flip(target / NAMES[1], 1500)
     flip(model / NAMES[1], 1600)
@@ -107,6 +133,23 @@ def test_a_removal_takes_what_was_made_here_and_leaves_the_rest(model: Path, tar
     assert set(removed.shards) == set(NAMES)
     assert [path.name for path in target.iterdir()] == ["mine.txt"]
     assert sorted(path.name for path in model.glob("*.safetensors")) == NAMES
+
+
+def test_a_full_drive_gets_room_for_the_record_by_the_first_copy_that_goes(target: Path) -> None:
+    class Full(WriteCalls):
+        is_full = True
+
+        def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().pwrite(fd, data, offset)
+
+        def unlink(self, path: Path) -> None:
+            super().unlink(path)
+            self.is_full = False
+
+    assert remove_copies(target, lambda shard: True, writes=Full()).shards == tuple(NAMES)
+    assert not target.exists()
 
 
 def test_an_empty_mirror_folder_goes_too(model: Path, target: Path) -> None:

@@ -284,6 +284,31 @@ def test_a_part_of_another_revision_is_begun_again(model: Path, target: Path) ->
     assert_only_whole_copies(model, target)
 
 
+def test_a_source_that_was_fetched_again_is_begun_anew(model: Path, target: Path) -> None:
+    first = copier(model, target, writes=Hooked(lambda n: first.stop() if n == 2 else None))
+    first.run(jobs(model))
+    data = (model / NAMES[0]).read_bytes()
+    (model / NAMES[0]).write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])  # with the header it had
+    os.utime(model / NAMES[0], ns=(1, 1))
+    assert copier(model, target).run(jobs(model)[:1]) == (NAMES[0],)
+    assert_only_whole_copies(model, target)
+
+
+def test_a_source_that_is_written_to_meanwhile_leaves_no_record(model: Path, target: Path) -> None:
+    def write(n: int) -> None:
+        if n == 2:
+            with (model / NAMES[0]).open("r+b") as file:
+                file.seek(900)  # behind the header, in a block that was read before
+                file.write(b"~")
+            os.utime(model / NAMES[0], ns=(1, 1))
+
+    with pytest.raises(ShardChanged, match="changed while it was copied"):
+        copier(model, target, writes=Hooked(write)).run(jobs(model))
+    assert named(target) == [] and read_manifest(target) is None
+    assert copier(model, target).run(jobs(model)) == tuple(NAMES)
+    assert_only_whole_copies(model, target)
+
+
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
