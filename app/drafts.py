@@ -33,7 +33,7 @@ class DraftFile:
         try:
             make_private_folder(self._folder)
             paths = {slot: self._folder / f"draft-{slot}.txt" for slot in range(1, _N_SLOTS + 1)}
-            for slot in sorted(paths, key=lambda slot: not paths[slot].exists()):  # one that was left comes first
+            for slot in sorted(paths, key=lambda slot: not _holds_text(paths[slot])):  # one that was left comes first
                 fd = os.open(self._folder / f"draft-{slot}.lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,3 +69,7 @@ class DraftFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _holds_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0

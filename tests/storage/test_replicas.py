@@ -305,6 +305,19 @@ def test_a_second_copy_on_the_same_disk_stands_in_for_a_bad_file(model: Path, mi
     assert second is not None and second.path == mirror / NAMES[0]
 
 
+def test_a_second_copy_on_a_disk_that_failed_is_tried_before_the_turn_fails(model: Path, mirror: Path) -> None:
+    one_disk = drives_by_folder(model=A, mirror=A)
+    replicas = ReplicaSet(find_copies(inspect(model), [mirror], find_drive=one_disk))
+    first, second = replicas.copies(NAMES[0])
+    assert replicas.choose(0, NAMES[0]) == first
+    replicas.demote(first, error_of(first.path, errno.EIO))
+    assert replicas.choose(0, NAMES[0], tried=[A]) == replicas.choose(0, NAMES[0]) == second
+    replicas.demote(second, error_of(second.path, errno.EIO))
+    assert replicas.choose(0, NAMES[0], tried=[A]) is None
+    replicas.restore(A)
+    assert replicas.choose(0, NAMES[0]) == first
+
+
 def test_a_shard_nobody_has_is_named(model: Path) -> None:
     with pytest.raises(errors.MissingShard, match=r"absent\.safetensors"):
         replica_set(model).choose(0, "absent.safetensors")

@@ -279,7 +279,7 @@ class TurnActions(ChatFrame):
                 self._answer(node, request)
                 return
             self._armed = (action, node.id)
-            self.note(f"{what}: {price(cost)}. The same key again does it.", "$warning")
+            self.note(f"{what}: {price(cost)}. The same again does it.", "$warning")
 
         self._measure(request, priced)
 
@@ -354,6 +354,7 @@ class TurnActions(ChatFrame):
             return
         transcript.select(siblings[index])
         self._refused = self._given_back = None  # behind this branch it may fit
+        self._drop_price()
         self.reload()
         self.note(f"Branch {index + 1} of {len(siblings)}.")
 
