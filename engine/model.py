@@ -324,6 +324,7 @@ class Model:
                 weight, scale = tickets[layer].collect(_checking(should_stop))
                 looked_up = expand_collected(weight, scale, layer, rows[layer])  # [T, C*de]
                 h = engram(h, looked_up, block.engram, config, numerics, work, out=h)
+                del weight, scale, looked_up  # of a prompt a quarter of a GB, which the layers behind need not carry
                 work.clear()
                 clock.lap("engram", n_bytes.engram)
             if self.head is not None and layer in config.dspark_target_layer_ids:
