@@ -34,7 +34,7 @@ from storage.mirroring.copying import LOCK_NAME, Copier, CopyJob, CopyProgress
 from storage.mirroring.files import WRITE
 from storage.mirroring.manifest import Kind, Manifest, read_manifest, remove_manifest
 from storage.mirroring.measuring import measure_place
-from storage.mirroring.part import BLOCK_BYTES, part_path
+from storage.mirroring.part import BLOCK_BYTES, allocated_bytes
 from storage.mirroring.places import LEAST_BYTES, Place, find_places, unmounted_above
 from storage.mirroring.proposal import Proposal, ShardUse, choose_split, propose, reserve_bytes
 from storage.mirroring.undoing import drop_sources, remove_copies
@@ -164,7 +164,7 @@ class MirrorDesk:
         """
         folder = self.target_on(place) if target is None else target
         there = frozenset(self._recorded(folder))
-        begun = {shard: _allocated(part_path(folder, shard)) for shard in self.headers if shard not in there}
+        begun = {shard: allocated_bytes(folder, shard) for shard in self.headers if shard not in there}
         if budget_bytes is not None:
             copied = sum(self.headers[shard].file_bytes for shard in there if shard in self.headers)
             budget_bytes = max(0, budget_bytes - copied)
@@ -490,14 +490,6 @@ def expert_uses(headers: Mapping[str, ShardHeader], shares: Mapping[int, Sequenc
 
 def _weighed(text: str) -> Path:
     return as_named(text.rpartition("=")[0]).resolve()
-
-
-def _allocated(path: Path) -> int:
-    """Bytes a file takes on its drive."""
-    try:
-        return path.stat().st_blocks * 512
-    except OSError:
-        return 0
 
 
 def _size(path: Path) -> int:

@@ -7,7 +7,7 @@ into messages. `search`, `export` and `replay` read only.
 What is on the drive when: a message of the user, a title and a change of branch when the call returns; a reply as it
 grows every half second or 64 tokens, and when it ends. The file and its folder's entry are synced before the first
 message counts as saved. What cannot be saved stays in memory, `Transcript.problem` says so, and every later write, or
-`Transcript.retry`, saves it too.
+`Transcript.flush`, saves it too.
 """
 
 from app.transcripts.records import Node, Run, TranscriptInfo

@@ -226,10 +226,6 @@ class Transcript:
         self.flush()
         return node
 
-    def retry(self) -> bool:
-        """Try again to save what is not saved; whether all is."""
-        return self.flush()
-
     def refresh(self) -> bool:
         """Read again what another window may have added to a conversation that can only be read; whether it did."""
         with self.lock:
@@ -273,8 +269,9 @@ class Transcript:
         self._journal.note(lines)
 
     def flush(self, *, sync: bool = True) -> bool:
-        """Write what was noted; with `sync`, whether it is on the drive. Not under the lock: a drive may take its time,
-        and the screen shows messages meanwhile.
+        """Write what is not saved yet; with `sync`, whether all is on the drive.
+
+        Not under the lock: a drive may take its time, and the screen shows messages meanwhile.
         """
         return self._journal.held_elsewhere or self._journal.flush(sync=sync)
 

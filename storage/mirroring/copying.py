@@ -18,7 +18,15 @@ from storage.errors import MirrorBusy, NoSpace, NotVerified, ShardChanged, Targe
 from storage.headers import ShardHeader
 from storage.mirroring.files import WRITE, WriteCalls
 from storage.mirroring.manifest import CopiedShard, Manifest, read_manifest, with_shard, write_manifest
-from storage.mirroring.part import BLOCK_BYTES, Part, PartFacts, checked, journal_path, part_path
+from storage.mirroring.part import (
+    BLOCK_BYTES,
+    Part,
+    PartFacts,
+    allocated_bytes,
+    checked,
+    journal_path,
+    part_path,
+)
 from storage.reader import ShardFile, open_shard
 from storage.sizes import format_bytes
 from storage.syscalls import SYSTEM, Syscalls
@@ -186,10 +194,7 @@ class Copier:
         )
 
     def _require_space(self, jobs: Sequence[CopyJob]) -> None:
-        needed = 0
-        for job in jobs:
-            part = part_path(self._folder, job.header.shard)
-            needed += job.header.file_bytes - (part.stat().st_blocks * 512 if part.exists() else 0)
+        needed = sum(job.header.file_bytes - allocated_bytes(self._folder, job.header.shard) for job in jobs)
         free = checked(lambda: self._writes.free_bytes(self._folder), self._folder, "ask for the free space of")
         if needed + self._reserve_bytes > free:
             raise NoSpace(

@@ -37,6 +37,14 @@ def journal_path(folder: Path, shard: str) -> Path:
     return folder / f".{shard}.artesian-journal"
 
 
+def allocated_bytes(folder: Path, shard: str) -> int:
+    """What an interrupted copy of `shard` has taken of the drive; 0 without one."""
+    try:
+        return part_path(folder, shard).stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFacts:
     """What a journal begins with; a part made of anything else is started again."""

@@ -99,7 +99,7 @@ class ChatScreen(TurnActions, CopyActions, LookActions):
         transcript = self.conversation.transcript
         if self.conversation.running is not None:
             return True  # it is told of when its turn has ended
-        if transcript.problem is None or transcript.retry() or self._told_unsaved == transcript.id:
+        if transcript.problem is None or transcript.flush() or self._told_unsaved == transcript.id:
             return True
         self._told_unsaved = transcript.id
         text = f"Not saved: {transcript.problem_reason}. /export FILE keeps it elsewhere; the same again leaves it."

@@ -119,7 +119,7 @@ class TurnActions(ChatFrame):
         if transcript.problem is not None:
             self.note(transcript.problem, "$warning")
             self._shows_problem = True
-            self.run_worker(transcript.retry, thread=True, group="retry", exclusive=True, exit_on_error=False)
+            self.run_worker(transcript.flush, thread=True, group="retry", exclusive=True, exit_on_error=False)
         elif self._shows_problem:
             self.note("")
         if transcript.read_only and not self._takes_added:

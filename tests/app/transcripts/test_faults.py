@@ -74,7 +74,7 @@ def test_one_failure_at_any_write_point_loses_nothing(tmp_path: Path, error: int
         transcript, saved = _run(folder, FaultyFiles(fail_on={point}, error=error))
         complete = transcript.nodes()
         assert [node.text for node in complete] == _TEXTS  # the turns finished
-        assert transcript.retry() and transcript.problem is None
+        assert transcript.flush() and transcript.problem is None
         transcript.close()
         _require_all_of(saved, folder)
         _require_all_of(complete, folder)
@@ -100,7 +100,7 @@ def test_what_was_not_saved_is_saved_when_the_drive_takes_it_again(tmp_path: Pat
         transcript, _ = _run(folder, files)
         assert transcript.n_unsaved > 0
         files.fail_on = ()
-        assert transcript.retry() and transcript.n_unsaved == 0
+        assert transcript.flush() and transcript.n_unsaved == 0
         complete = transcript.nodes()
         transcript.close()
         _require_all_of(complete, folder)
@@ -152,7 +152,7 @@ def test_a_torn_line_stays_apart_whatever_fails_while_the_next_is_written(tmp_pa
         files = FaultyFiles(fail_on, error)
         transcript = Transcript(path, files, exists=True)
         added = [transcript.add("user", text, first.id) for text in ("a", "b", "c")]
-        while not transcript.retry():
+        while not transcript.flush():
             pass
         transcript.close()
         assert path.read_bytes().startswith(torn + b"\n")

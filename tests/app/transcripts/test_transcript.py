@@ -204,9 +204,9 @@ def test_a_file_that_may_not_be_written_is_read_and_written_once_it_may_be(tmp_p
     transcript = Transcript(path, drive, exists=True)
     assert transcript.nodes() == [first] and transcript.problem is not None and transcript.read_only == ""
     second = transcript.add("user", "two", first.id)
-    assert transcript.n_unsaved == 1 and not transcript.retry()
+    assert transcript.n_unsaved == 1 and not transcript.flush()
     drive.is_read_only = False
-    assert transcript.retry() and transcript.problem is None
+    assert transcript.flush() and transcript.problem is None
     transcript.close()
     with _again(path) as again:
         assert again.nodes() == [first, second]

@@ -165,15 +165,18 @@ async def test_regenerate_makes_a_sibling_and_the_brackets_walk(tmp_path: Path) 
         await wait_until(pilot, lambda: "Second reply." in screen_text(app))
 
 
-async def test_a_dear_regeneration_shows_its_price_and_wants_the_key_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [("ctrl+r",), (*"/regenerate", "enter")], ids=["key", "command"])
+async def test_a_dear_regeneration_shows_its_price_and_wants_the_same_again(
+    tmp_path: Path, keys: tuple[str, ...]
+) -> None:
     backend = CueBackend(said("First."), said("Second."))
     async with chat(tmp_path, backend) as (app, pilot):
         await ask(pilot, "go")
         backend.cost = PromptCost(prompt_tokens=4_210, reused_tokens=10, context_tokens=65_536, expected_s=40.0)
-        await pilot.press("ctrl+r")
+        await pilot.press(*keys)
         await wait_until(pilot, lambda: "4,200 tokens to read, 10 kept | about 40 s" in screen_text(app))
         assert len(backend.turns) == 1
-        await pilot.press("ctrl+r")
+        await pilot.press(*keys)
         await wait_until(pilot, lambda: "Second." in screen_text(app))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.backends.base import OpenEvent, PromptCost
+from app.backends.base import OpenEvent
 from engine.errors import PromptError
 from engine.events import Notice, TextDelta, TokenDrawn
 from storage.errors import StorageError
@@ -25,18 +25,6 @@ async def test_commands_that_answer_again_can_be_typed(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: app.chat.conversation.running is None)
         await pilot.press(*"/regenerate", "enter")
         await wait_until(pilot, lambda: "Another." in screen_text(app))
-
-
-async def test_a_dear_command_is_typed_twice(tmp_path: Path) -> None:
-    backend = CueBackend(said("First."), said("Second."))
-    async with chat(tmp_path, backend) as (app, pilot):
-        await ask(pilot, "go")
-        backend.cost = PromptCost(prompt_tokens=4_210, reused_tokens=10, context_tokens=65_536, expected_s=40.0)
-        await pilot.press(*"/regenerate", "enter")
-        await wait_until(pilot, lambda: "4,200 tokens to read, 10 kept | about 40 s" in screen_text(app))
-        assert len(backend.turns) == 1
-        await pilot.press(*"/regenerate", "enter")
-        await wait_until(pilot, lambda: "Second." in screen_text(app))
 
 
 async def test_what_opening_has_to_say_is_said_while_a_message_waits(tmp_path: Path) -> None:

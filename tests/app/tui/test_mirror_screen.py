@@ -74,6 +74,12 @@ async def _ready(pilot: Pilot[int], app: Stage) -> OptionList:
     return app.screen.query_one(OptionList)
 
 
+async def _say_yes(pilot: Pilot[int], app: Stage) -> None:
+    await pilot.press("enter")
+    await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+    await pilot.press("y")
+
+
 async def _mark(pilot: Pilot[int], app: Stage, name: str) -> None:
     options = await _ready(pilot, app)
     options.highlighted = next(i for i, text in enumerate(_texts(app)) if f"/{name} " in text)
@@ -95,9 +101,7 @@ async def test_from_the_first_look_to_a_mirror_that_is_read_from_and_back(machin
     app = machine.stage()
     async with app.run_test(size=NORMAL) as pilot:
         await _mark(pilot, app, "second")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("y")
+        await _say_yes(pilot, app)
         await wait_until(pilot, lambda: app.drive_job is not None and not app.drive_job.is_running)
         await wait_until(pilot, lambda: any("holds 11 copies" in text and "read from" in text for text in _texts(app)))
         assert "each copy read back equal" in _said(app, "mirror-work")
@@ -139,17 +143,13 @@ async def test_a_copy_is_paused_goes_on_is_stopped_and_is_resumed(
     async with app.run_test(size=NORMAL) as pilot:
         await _mark(pilot, app, "second")
         monkeypatch.setattr(WriteCalls, "sync_data", sync_data)
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("y")
+        await _say_yes(pilot, app)
         await wait_until(pilot, lambda: "(paused)" in _said(app, "mirror-work") and len(blocks) == 3)
         await pilot.press("p")
         await wait_until(pilot, lambda: "Copying was stopped" in _said(app, "mirror-work"))
         assert len(blocks) == 6 and list(machine.mirror.glob("*.safetensors")) == []
         await _mark(pilot, app, "second")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("y")
+        await _say_yes(pilot, app)
         await wait_until(pilot, lambda: "each copy read back equal" in _said(app, "mirror-work"))
         assert len(list(machine.mirror.glob("*.safetensors"))) == 11
 
@@ -166,9 +166,7 @@ async def test_what_work_changed_in_the_settings_while_the_screen_was_closed_is_
     async with app.run_test(size=NORMAL) as pilot:
         await _mark(pilot, app, "second")
         monkeypatch.setattr(WriteCalls, "sync_data", sync_data)
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("y")
+        await _say_yes(pilot, app)
         await wait_until(pilot, lambda: app.drive_job is not None and isinstance(app.screen, MirrorScreen))
         await pilot.press("escape")
         await wait_until(pilot, lambda: not isinstance(app.screen, MirrorScreen))
